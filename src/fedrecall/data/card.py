@@ -1,0 +1,72 @@
+"""The card of a partition: what a reader wants to know of it before trusting a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedrecall.data.partition import Assignment, Ints, label_counts
+from fedrecall.errors import InputError
+
+MOST_LISTED = 20
+
+
+def card(
+    assignment: Assignment, labels: Ints, num_classes: int, class_names: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """What `partition.json` says, ready for JSON.
+
+    Sizes, classes and skew are of the clients that train; held-out clients count in `samples` and in the
+    pooled shares only.
+
+    classes_missing, one_class_clients: by the training samples, which are what the loss knows of a client.
+    label_skew: the mean over clients of the total variation distance, 1/2 sum_c |p_k(c) - p(c)|, between the
+    shares p_k of the classes in all that client k has (training and validation) and the shares p in all
+    assigned data. 0: every client has the same mix. At most 1 - 1/C for balanced classes: one class each.
+    class_counts: training samples of each class over all clients, in the order of class_names.
+    """
+    client, training = assignment.client, assignment.clients - assignment.held_out
+    every = label_counts(client, labels, assignment.clients, num_classes)
+    train = label_counts(np.where(assignment.validation, -1, client), labels, assignment.clients, num_classes)
+    missing = (train[:training] == 0).sum(axis=1)
+    one_class = np.flatnonzero(missing == num_classes - 1)
+    return {
+        "clients": assignment.clients,
+        "held_out": assignment.held_out,
+        "samples": {
+            "total": len(client),
+            "train": int(train[:training].sum()),
+            "validation": int(assignment.validation.sum()),
+            "held_out": int(every[training:].sum()),
+            "unassigned": int((client < 0).sum()),
+        },
+        "train_size": _spread(train[:training].sum(axis=1), "median"),
+        "validation_size": _spread((every - train)[:training].sum(axis=1), "median"),
+        "classes": num_classes,
+        "classes_missing": _spread(missing, "mean"),
+        "one_class_clients": {"count": len(one_class), "first": one_class[:MOST_LISTED].tolist()},
+        "label_skew": _label_skew(every, training),
+        "class_names": _names(class_names, num_classes),
+        "class_counts": train[:training].sum(axis=0).tolist(),
+        "digest": assignment.digest(),
+    }
+
+
+def _names(class_names: Sequence[str] | None, num_classes: int) -> list[str]:
+    names = range(num_classes) if class_names is None else class_names
+    if len(names) != num_classes:
+        raise InputError(f"class_names has {len(names)} names; one for each of {num_classes} classes is needed")
+    return [str(name) for name in names]
+
+
+def _spread(values: Ints, middle: str) -> dict[str, float]:
+    centre = np.median(values) if middle == "median" else np.mean(values)
+    return {"min": int(values.min()), middle: float(centre), "max": int(values.max())}
+
+
+def _label_skew(counts: Ints, training: int) -> float:
+    pooled = counts.sum(axis=0) / counts.sum()
+    shares = counts[:training] / counts[:training].sum(axis=1, keepdims=True)
+    return float((np.abs(shares - pooled).sum(axis=1) / 2).mean())

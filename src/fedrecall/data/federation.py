@@ -1,0 +1,225 @@
+"""A federation: who has which samples, and the data that everyone is tested on."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrecall.data.partition import Assignment, Natural, Partition, label_counts
+from fedrecall.data.samples import Samples, as_array, checked
+from fedrecall.data.sources import DataSet
+from fedrecall.data.transform import Images, Plain, image_statistics
+from fedrecall.errors import InputError
+from fedrecall.objectives.base import Labels
+
+Arrays = tuple[Any, Any]
+Transform = Images | Plain
+
+
+class Federation:
+    """Samples, labels, and an assignment of the training samples to clients.
+
+    >>> from fedrecall import Iid
+    >>> x, y = np.zeros((40, 3), np.float32), np.arange(40) % 4
+    >>> federation = Federation.from_arrays(x, y, test=(x, y), partition=Iid(clients=4, validation=0.2))
+    >>> len(federation), len(federation.train_indices(0)), len(federation.validation_indices(0))
+    (4, 8, 2)
+    """
+
+    def __init__(
+        self,
+        train: Samples,
+        test: Samples | None,
+        assignment: Assignment,
+        num_classes: int,
+        transform: Transform,
+        class_names: Sequence[str] = (),
+        folder: tempfile.TemporaryDirectory[str] | None = None,
+    ) -> None:
+        self.train, self.test = train, test
+        self.assignment = assignment
+        self.num_classes = num_classes
+        self.transform = transform
+        self.class_names = tuple(class_names) or tuple(str(c) for c in range(num_classes))
+        self._pools: dict[str, tuple[Samples, np.ndarray]] = {}
+        self._folder = folder  # removed with the federation
+        # Sorted by (client, validation): client k's training samples, then its validation samples.
+        key = assignment.client.astype(np.int64) * 2 + assignment.validation
+        self._order = np.argsort(key, kind="stable")
+        self._starts = np.searchsorted(key[self._order], np.arange(2 * assignment.clients + 1))
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        *,
+        test: Arrays | None = None,
+        partition: Partition,
+        num_classes: int | None = None,
+        ids: Any = None,
+        transform: Transform | None = None,
+        layout: str = "auto",
+        class_names: Sequence[str] = (),
+    ) -> Federation:
+        """Split one data set over clients. `ids` names the client of each sample for `Natural`.
+
+        Images are uint8: (N, H, W), (N, H, W, C) or (N, C, H, W); where that is ambiguous, `layout` says "nhwc"
+        or "nchw". They are normalised by the mean and deviation of the training images unless `transform` says
+        otherwise. Everything else is handed to the model as it is: floats as float32, integers as int64.
+        """
+        x, y = checked(x, y, num_classes, "training")
+        tested = checked(*test, num_classes, "test") if test is not None else None
+        if num_classes is None:
+            num_classes = 1 + max(int(labels.max()) for labels in (y, *(tested or ())[1:]))
+        if tested is not None and tested[0].shape[1:] != x.shape[1:]:
+            raise InputError(f"a training sample has shape {x.shape[1:]} but a test sample {tested[0].shape[1:]}")
+        x = channels_last(x, layout)
+        if transform is None:
+            transform = Images(*image_statistics(x)) if is_image(x) else Plain()
+        assignment = partition.assign(
+            np.asarray(y), num_classes, None if ids is None else as_array(ids, "client ids")
+        )
+        folder = tempfile.TemporaryDirectory(prefix="fedrecall-")
+        train, test_samples = Samples.write(Path(folder.name), "train", x, y), None
+        if tested is not None:
+            test_samples = Samples.write(Path(folder.name), "test", channels_last(tested[0], layout), tested[1])
+        return cls(train, test_samples, assignment, num_classes, transform, class_names, folder)
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Sequence[Arrays],
+        *,
+        test: Arrays | None = None,
+        num_classes: int | None = None,
+        validation: float = 0.1,
+        seed: int = 0,
+        held_out: int = 0,
+        **options: Any,
+    ) -> Federation:
+        """Data that is already split: one (samples, labels) pair per client."""
+        if not clients:
+            raise InputError("there are no clients; a list of (samples, labels) pairs was expected")
+        pairs = [checked(x, y, num_classes, f"client {k}") for k, (x, y) in enumerate(clients)]
+        shapes = {x.shape[1:]: k for k, (x, _) in reversed(list(enumerate(pairs)))}
+        if len(shapes) > 1:
+            found = ", ".join(f"{shape} at client {k}" for shape, k in sorted(shapes.items(), key=lambda s: s[1]))
+            raise InputError(f"the clients' samples differ in shape: {found}")
+        x, y = (np.concatenate(parts) for parts in zip(*pairs))
+        ids = np.repeat(np.arange(len(pairs)), [len(labels) for _, labels in pairs])
+        partition = Natural(validation=validation, seed=seed, held_out=held_out)
+        return cls.from_arrays(x, y, test=test, partition=partition, num_classes=num_classes, ids=ids, **options)
+
+    @classmethod
+    def from_data(cls, data: DataSet, partition: Partition) -> Federation:
+        """One of the shipped data sets, by its reader."""
+        return cls.from_arrays(
+            data.x_train,
+            data.y_train,
+            test=(data.x_test, data.y_test),
+            partition=partition,
+            num_classes=data.num_classes,
+            ids=data.ids,
+            transform=data.transform,
+            layout="nhwc",
+            class_names=data.class_names,
+        )
+
+    def __len__(self) -> int:
+        return self.assignment.clients
+
+    @property
+    def population(self) -> int:
+        """How many clients may train: all but the held-out ones, which have the last ids."""
+        return self.assignment.clients - self.assignment.held_out
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of one sample as the model sees it."""
+        shape = self.train.x.shape[1:]
+        return (shape[2], shape[0], shape[1]) if isinstance(self.transform, Images) else tuple(shape)
+
+    def _part(self, slot: int) -> np.ndarray:
+        return self._order[self._starts[slot] : self._starts[slot + 1]]
+
+    def train_indices(self, client: int) -> np.ndarray:
+        """Where client k's training samples are, in ascending order."""
+        return self._part(2 * self._known(client))
+
+    def validation_indices(self, client: int) -> np.ndarray:
+        return self._part(2 * self._known(client) + 1)
+
+    def _known(self, client: int) -> int:
+        if not 0 <= client < len(self):
+            raise InputError(f"there is no client {client}; clients from 0 to {len(self) - 1} were expected")
+        return client
+
+    def labels(self, client: int) -> Labels:
+        """Counts and shares of the classes among the client's training samples."""
+        counts = np.bincount(self.train.y[self.train_indices(client)], minlength=self.num_classes)
+        counts_tensor = torch.from_numpy(counts.astype(np.int64))
+        return Labels(counts_tensor, (counts_tensor.double() / counts_tensor.sum()).float())
+
+    def beta(self, client: int) -> torch.Tensor:
+        """The share of each class in the client's training labels."""
+        return self.labels(client).beta
+
+    def training_counts(self) -> np.ndarray:
+        """[clients, classes]: the training samples of each class at each client."""
+        chosen = np.where(self.assignment.validation, -1, self.assignment.client)
+        return label_counts(chosen, self.train.y, len(self), self.num_classes)
+
+    def pool(self, split: str) -> tuple[Samples, np.ndarray]:
+        """The pooled samples that a split names, as a source and positions in it.
+
+        "validation": of all training clients, client after client; "held_out": everything of the held-out
+        clients; "test": the test set.
+        """
+        if split not in self._pools:
+            self._pools[split] = self._gather_pool(split)
+        return self._pools[split]
+
+    def _gather_pool(self, split: str) -> tuple[Samples, np.ndarray]:
+        if split == "test" and self.test is not None:
+            return self.test, np.arange(len(self.test))
+        if split == "validation":
+            parts = [self.validation_indices(k) for k in range(self.population)]
+        elif split == "held_out":
+            parts = [self.train_indices(k) for k in range(self.population, len(self))]
+        else:
+            raise InputError(f"this federation has no {split!r} data")
+        return self.train, np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def owners(self) -> np.ndarray:
+        """The client of each sample of the pooled validation data."""
+        _, positions = self.pool("validation")
+        owners: np.ndarray = self.assignment.client[positions]
+        return owners
+
+
+def is_image(x: np.ndarray) -> bool:
+    return x.dtype == np.uint8 and x.ndim == 4
+
+
+def channels_last(x: np.ndarray, layout: str) -> np.ndarray:
+    """uint8 images as (N, H, W, C), which is how they are stored; anything else as it is."""
+    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+        return x
+    if x.ndim == 3:
+        return x[..., None]
+    if layout == "auto":
+        first, last = x.shape[1] in (1, 3, 4), x.shape[3] in (1, 3, 4)
+        if first == last:
+            raise InputError(
+                f"images of shape {x.shape} may be channels first or last; say layout='nchw' or 'nhwc'"
+            )
+        layout = "nchw" if first else "nhwc"
+    if layout not in ("nchw", "nhwc"):
+        raise InputError(f"layout is {layout!r}; 'auto', 'nchw' or 'nhwc' was expected")
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if layout == "nchw" else x

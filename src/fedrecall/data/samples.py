@@ -1,0 +1,106 @@
+"""Samples and labels in memory-mapped files, from which batches are gathered.
+
+The files are plain `.npy`. Every process of a run maps the same pages, so the data is in memory once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrecall.errors import InputError
+
+
+class Samples:
+    """`x` of any shape and dtype, and integer labels `y`, one per sample."""
+
+    def __init__(self, x_path: Path, y_path: Path) -> None:
+        self.x_path, self.y_path = x_path, y_path
+        # Copy-on-write, because torch wants writable memory; nothing is ever written.
+        self.x: np.ndarray = np.load(x_path, mmap_mode="c", allow_pickle=False)
+        self.y: np.ndarray = np.load(y_path, mmap_mode="c", allow_pickle=False)
+        self._rows = torch.from_numpy(self.x)
+        self._labels = torch.from_numpy(self.y)
+
+    def __reduce__(self) -> tuple[type[Samples], tuple[Path, Path]]:
+        return Samples, (self.x_path, self.y_path)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """A batch as it is stored, and its labels: always a copy, so that its alignment is always the same."""
+        return torch.index_select(self._rows, 0, indices), torch.index_select(self._labels, 0, indices)
+
+    @classmethod
+    def write(cls, folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> Samples:
+        """Write both arrays below `folder`. An array that is a whole mapped `.npy` file is used where it lies."""
+        x_path = mapped_file(x)
+        if x_path is None:
+            x_path = folder / f"{name}_x.npy"
+            np.save(x_path, x.astype(x.dtype.newbyteorder("="), copy=False), allow_pickle=False)
+        y_path = folder / f"{name}_y.npy"
+        np.save(y_path, np.asarray(y, dtype=np.int64), allow_pickle=False)
+        return cls(x_path, y_path)
+
+
+def mapped_file(x: np.ndarray) -> Path | None:
+    """The `.npy` file that this array maps as a whole and read-only, if it does."""
+    if not isinstance(x, np.memmap) or x.mode != "r" or x.filename is None or not x.dtype.isnative:
+        return None
+    try:
+        whole = np.load(x.filename, mmap_mode="r", allow_pickle=False)
+    except ValueError:  # mapped without a header
+        return None
+    same = whole.shape == x.shape and whole.dtype == x.dtype and whole.strides == x.strides
+    return Path(x.filename) if same and x.offset == whole.offset else None
+
+
+def checked(x: object, y: object, num_classes: int | None, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Arrays of samples and labels, or a sentence saying what is wrong with them."""
+    samples, labels = as_array(x, f"{what} samples"), as_array(y, f"{what} labels")
+    if labels.ndim != 1:
+        raise InputError(f"the {what} labels have shape {labels.shape}; one label per sample was expected")
+    if samples.ndim == 0:
+        raise InputError(f"the {what} samples are a single number; an array of samples was expected")
+    if len(samples) != len(labels):
+        raise InputError(f"there are {len(samples)} {what} samples but {len(labels)} {what} labels")
+    if len(labels) == 0:
+        raise InputError(f"there are no {what} samples")
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise InputError(f"the {what} labels are {labels.dtype}; whole numbers from 0 were expected")
+    if samples.dtype.kind not in "fiub":
+        raise InputError(f"the {what} samples are {samples.dtype}; numbers were expected")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or (num_classes is not None and high >= num_classes):
+        wrong = low if low < 0 else high
+        raise InputError(
+            f"a {what} label is {wrong}; labels from 0 to {(num_classes or high + 1) - 1} were expected"
+        )
+    if samples.dtype.kind == "f":
+        refuse_non_finite(samples, what)
+    return samples, labels
+
+
+def as_array(values: object, what: str) -> np.ndarray:
+    if isinstance(values, Tensor):
+        return values.detach().cpu().numpy()
+    try:
+        array = np.asanyarray(values)
+    except ValueError:  # a ragged list
+        array = np.empty(0, object)
+    if array.dtype.kind == "O" and what != "client ids":
+        raise InputError(f"the {what} do not form an array of numbers; samples of one shape were expected")
+    return array
+
+
+def refuse_non_finite(samples: np.ndarray, what: str, chunk: int = 4096) -> None:
+    for start in range(0, len(samples), chunk):
+        bad = ~np.isfinite(samples[start : start + chunk]).reshape(len(samples[start : start + chunk]), -1).all(
+            axis=1
+        )
+        if bad.any():
+            raise InputError(f"{what} sample {start + int(bad.argmax())} has a value that is not finite")

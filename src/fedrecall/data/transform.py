@@ -1,0 +1,121 @@
+"""From stored samples to a model's input, a batch at a time: casting, normalisation, augmentation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.errors import InputError
+
+
+@dataclass(frozen=True)
+class Plain:
+    """For features and token ids: floats become float32, integers (and bool) int64; nothing is random."""
+
+    def __call__(self, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return batch.to(torch.float32 if batch.is_floating_point() else torch.int64)
+
+
+@dataclass(frozen=True)
+class Images:
+    """For uint8 images (B, H, W, C): float32 (B, C, H, W) in channels_last memory, (x / 255 - mean) / std.
+
+    With a generator (training) each image is first cropped to its size at a random place after
+    padding with `crop_padding` black pixels on each side, then mirrored with probability 1/2 if `flip`.
+
+    >>> grey = Images(mean=(0.5,), std=(0.25,))
+    >>> grey(torch.tensor([[[[0], [255]]]], dtype=torch.uint8)).round(decimals=4)
+    tensor([[[[-2.,  2.]]]])
+    """
+
+    mean: tuple[float, ...]  # per channel, on the 0..1 scale
+    std: tuple[float, ...]
+    crop_padding: int = 0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std):
+            raise InputError(f"mean {self.mean} and std {self.std} must have one number a channel each.")
+        if not all(s > 0 for s in self.std):
+            raise InputError(f"std is {self.std}, but every channel's must be positive.")
+        if self.crop_padding < 0:
+            raise InputError(f"crop_padding is {self.crop_padding}, but it must not be negative.")
+
+    def __call__(self, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        if batch.dtype != torch.uint8 or batch.ndim != 4 or batch.shape[3] != len(self.mean):
+            raise InputError(
+                f"the image batch is {batch.dtype} of shape {tuple(batch.shape)}, "
+                f"expected torch.uint8 of shape (B, H, W, {len(self.mean)})."
+            )
+        if generator is not None and (self.crop_padding or self.flip):
+            top, left, mirrored = self.draw(len(batch), generator)
+            if self.crop_padding:
+                batch = _crop(batch, self.crop_padding, top, left)
+            if self.flip:
+                batch = _mirror(batch, mirrored)
+        return self._normalise(batch)
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Each crop's top and left edge in the padded image, and 1 where the crop is mirrored.
+
+        Three numbers an image are drawn whatever the settings, so that crops do not depend on `flip`.
+        """
+        top, left = torch.randint(0, 2 * self.crop_padding + 1, (2, count), generator=generator)
+        mirrored = torch.randint(0, 2, (count,), generator=generator)
+        return top, left, mirrored
+
+    def _normalise(self, batch: Tensor) -> Tensor:
+        scale, shift = _scale_and_shift(self.mean, self.std, batch.shape[1] * batch.shape[2])
+        rows = batch.flatten(1).float()
+        torch.addcmul(shift, rows, scale, out=rows)
+        return rows.view(batch.shape).permute(0, 3, 1, 2)
+
+
+@lru_cache(maxsize=8)
+def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], pixels: int) -> tuple[Tensor, Tensor]:
+    """What to multiply a flat image by and add to it: broadcasting C numbers instead is four times slower."""
+    m, s = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
+    return (1 / (255 * s)).float().repeat(pixels), (-m / s).float().repeat(pixels)
+
+
+def _crop(images: Tensor, padding: int, top: Tensor, left: Tensor) -> Tensor:
+    count, height, width, channels = images.shape
+    padded = F.pad(images.flatten(2), (padding * channels, padding * channels, padding, padding))
+    padded_height, padded_width = height + 2 * padding, width + 2 * padding
+    # A view of every run of `width` pixels: a crop is `height` of them, each copied as one piece.
+    runs = padded.flatten().unfold(0, width * channels, channels)
+    first = (torch.arange(count) * padded_height + top) * padded_width + left
+    rows = first[:, None] + torch.arange(height) * padded_width
+    return runs.index_select(0, rows.flatten()).view(images.shape)
+
+
+def _mirror(images: Tensor, mirrored: Tensor) -> Tensor:
+    # Mirroring all and picking whole images is faster than mirroring the chosen ones in place.
+    count = len(images)
+    return torch.cat([images, images.flip(2)]).index_select(0, torch.arange(count) + count * mirrored)
+
+
+def image_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of uint8 images (N, H, W, C), on the 0..1 scale.
+
+    Pixels are counted by value, a few images at a time: exact, and a memory map may have any size.
+    """
+    if images.dtype != np.uint8 or images.ndim != 4 or images.size == 0:
+        raise InputError(f"the images are {images.dtype} of shape {images.shape}, expected uint8 (N, H, W, C).")
+    channels = images.shape[3]
+    counts = np.zeros((channels, 256), dtype=np.int64)
+    step = max(1, 2**20 // images[0].size)
+    for start in range(0, len(images), step):
+        pixels = images[start : start + step].reshape(-1, channels)
+        for c in range(channels):
+            counts[c] += np.bincount(pixels[:, c], minlength=256)
+    values = np.arange(256) / 255
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    mean = shares @ values
+    variance = (shares * (values - mean[:, None]) ** 2).sum(axis=1)
+    return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())

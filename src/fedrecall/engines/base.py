@@ -1,0 +1,70 @@
+"""The seam between the round loop and whatever runs its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from torch import nn
+
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.data.federation import Federation
+from fedrecall.objectives.base import Objective
+from fedrecall.settings import Local
+from fedrecall.store import ClientStore
+from fedrecall.vector import Tensors
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker of a run needs to know, once."""
+
+    model: Callable[[], nn.Module]
+    algorithm: Algorithm
+    objective: Objective
+    local: Local
+    seed: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One client's local training, or the evaluation of a range of pooled samples."""
+
+    kind: Literal["train", "evaluate"]
+    round: int
+    order: int  # its place in the sum
+    client: int = -1
+    lr: float = 0.0
+    state_version: int = 0  # the round that wrote the client's state; 0: it has none yet
+    probe: bool = False  # train: also evaluate the client's model on the pooled validation data
+    split: str = ""  # evaluate: "validation", "test" or "held_out"
+    start: int = 0
+    stop: int = 0
+
+
+@dataclass
+class Result:
+    """What a task gives back."""
+
+    task: Task
+    sent: Tensors = field(default_factory=dict)
+    buffers: Tensors = field(default_factory=dict)
+    state: int = 0  # the version of the client's new state in the store; 0: it has none
+    n: int = 0  # training samples, or samples evaluated
+    steps: int = 0
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Runs tasks where the data lives."""
+
+    def open(self, job: Job, federation: Federation, store: ClientStore) -> None: ...
+
+    def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
+        """What the tasks that follow start from or evaluate."""
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        """The results, in the order of the tasks."""
+
+    def close(self) -> None: ...

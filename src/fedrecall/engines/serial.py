@@ -1,0 +1,31 @@
+"""All tasks one after the other in this process: the engine that the others are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from fedrecall.data.federation import Federation
+from fedrecall.engines.base import Job, Result, Task
+from fedrecall.local import Worker
+from fedrecall.store import ClientStore
+from fedrecall.vector import Tensors
+
+
+class Serial:
+    """One worker, here."""
+
+    def open(self, job: Job, federation: Federation, store: ClientStore) -> None:
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(job.local.threads)
+        self._worker = Worker(job, federation, store)
+
+    def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
+        self._worker.publish(server, buffers)
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        return map(self._worker.run, tasks)
+
+    def close(self) -> None:
+        torch.set_num_threads(self._threads_before)

@@ -1,0 +1,28 @@
+"""Errors that a user can mend: one plain sentence, shown without a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """Bad input. Its message is one sentence: which key, which value, what was expected.
+
+    The command line prints it and leaves with exit code 2.
+    """
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """The nearest right name as the end of a sentence, or what there is to choose from.
+
+    >>> nearest("fedavgg", ["fedavg", "scaffold"])
+    "did you mean 'fedavg'?"
+    >>> nearest("zzz", ["fedavg", "scaffold"])
+    'there are: fedavg, scaffold'
+    """
+    names = sorted(candidates)
+    found = get_close_matches(name, names, n=1, cutoff=0.5)
+    if found:
+        return f"did you mean {found[0]!r}?"
+    return f"there are: {', '.join(names)}" if names else "there is none"

@@ -1,0 +1,243 @@
+"""The round loop: sample clients, train them, aggregate, evaluate, record."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrecall import forgetting as forgot
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.config import Recipe
+from fedrecall.data.card import card
+from fedrecall.data.federation import Federation
+from fedrecall.engines.base import Engine, Job, Result, Task
+from fedrecall.engines.serial import Serial
+from fedrecall.errors import InputError
+from fedrecall.local import build
+from fedrecall.record import RunFolder, environment
+from fedrecall.rng import stream
+from fedrecall.store import ClientStore
+from fedrecall.vector import Tensors
+
+EVALUATION_PART = 1024  # samples of one evaluation task
+
+Watch = Callable[[dict[str, Any]], None]
+
+
+def sample_clients(seed: int, round: int, population: int, count: int) -> list[int]:
+    """The clients of a round: a pure function of the seed and the round, without replacement."""
+    chosen = stream(seed, "sample", round).choice(population, size=count, replace=False)
+    return sorted(chosen.tolist())
+
+
+@dataclass
+class Sums:
+    """Weighted float64 sums over the clients of a round, in task order."""
+
+    tensors: Tensors = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)
+    integers: torch.Tensor | None = None
+    loss: float = 0.0
+
+    def add(self, result: Result, algorithm: Algorithm) -> None:
+        for name, tensor in result.sent.items():
+            self._add(name, tensor, algorithm.weight(name, result.n, result.steps))
+        self._add("buffers", result.buffers["b"], float(result.n))
+        counters = result.buffers["i"]
+        self.integers = counters if self.integers is None else torch.maximum(self.integers, counters)
+        self.loss += result.n * result.metrics["loss"]
+
+    def _add(self, name: str, tensor: torch.Tensor, weight: float) -> None:
+        if name not in self.tensors:
+            self.tensors[name] = torch.zeros_like(tensor, dtype=torch.float64)
+            self.totals[name] = 0.0
+        self.tensors[name].add_(tensor, alpha=weight)
+        self.totals[name] += weight
+
+    def buffers(self, dtype: torch.dtype) -> Tensors:
+        """Float buffers are means, counters the largest."""
+        assert self.integers is not None
+        mean = self.tensors["buffers"] / self.totals["buffers"]
+        return {"b": mean.to(dtype), "i": self.integers}
+
+    def mean_loss(self) -> float:
+        return self.loss / self.totals["buffers"]
+
+
+class Experiment:
+    """One run of a recipe. Making it finds what is wrong; nothing is written before `run`."""
+
+    def __init__(self, recipe: Recipe, job: Job, federation: Federation) -> None:
+        self.recipe, self.job, self.federation = recipe, job, federation
+        self.algorithm = job.algorithm
+        self.flat = build(job, federation)
+        self.count = clients_per_round(recipe, federation.population)
+        self.has_validation = len(federation.pool("validation")[1]) > 0
+        self.owners = federation.owners()
+        if not self.has_validation and any(map(recipe.forgetting.due, range(1, recipe.rounds + 1))):
+            raise InputError("forgetting is measured on validation data, and partition.validation is 0")
+
+    def run(self, folder: RunFolder, watch: Watch | None = None) -> dict[str, Any]:
+        """Run all rounds in an empty folder; `watch` is shown each line of metrics. Returns the summary."""
+        began = time.perf_counter()
+        self.folder = folder
+        self._describe()
+        store = ClientStore(folder.path / "clients")
+        engine: Engine = Serial()
+        server, buffers = self.algorithm.init(self.flat.w.clone()), self.flat.buffers()
+        lines = []
+        engine.open(self.job, self.federation, store)
+        try:
+            for t in range(1, self.recipe.rounds + 1):
+                server, buffers, line = self._round(t, engine, store, server, buffers)
+                lines.append(line)
+                if watch:
+                    watch(line)
+        finally:
+            engine.close()
+            folder.close()
+        self.flat.load(self.algorithm.evaluated(server), buffers)
+        folder.save_model(self.flat.state_dict())
+        summary = summarise(lines, self.recipe, time.perf_counter() - began)
+        folder.write_json("summary.json", summary)
+        return summary
+
+    def _describe(self) -> None:
+        """What was run, before it runs."""
+        federation, folder = self.federation, self.folder
+        partition = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
+        folder.write_text("recipe.yaml", self.recipe.yaml())
+        folder.write_json("environment.json", environment())
+        federation.assignment.save(folder.path)
+        folder.write_json("partition.json", partition)
+        note = self.job.objective.note(partition["one_class_clients"]["count"], federation.population)
+        if note:
+            folder.event("warning", 0, note)
+
+    def _round(
+        self, t: int, engine: Engine, store: ClientStore, server: Tensors, buffers: Tensors
+    ) -> tuple[Tensors, Tensors, dict[str, Any]]:
+        clock = [time.perf_counter()]
+        clients = sample_clients(self.recipe.seed, t, self.federation.population, self.count)
+        lr = self.recipe.local.rate(t, self.recipe.rounds)
+        probe = self.recipe.forgetting.due(t)
+
+        engine.publish(t, self.algorithm.broadcast(server), buffers)
+        before = self._evaluate(engine, t, "validation") if probe else None
+        tasks = [
+            Task("train", t, order, client, lr, store.version(client), probe)
+            for order, client in enumerate(clients)
+        ]
+        sums, after = Sums(), list[np.ndarray]()
+        for result in engine.run(tasks):
+            sums.add(result, self.algorithm)
+            store.commit({result.task.client: result.state})
+            if probe:
+                after.append(result.metrics["correct"])
+        clock.append(time.perf_counter())
+
+        server = self._aggregate(server, sums)
+        buffers = sums.buffers(server["w"].dtype)
+        clock.append(time.perf_counter())
+
+        line: dict[str, Any] = {"round": t, "clients": clients, "lr": lr, "train_loss": sums.mean_loss()}
+        line |= self._accuracies(t, engine, server, buffers)
+        if before is not None:
+            line |= self._forgetting(t, clients, before, np.stack(after))
+        clock.append(time.perf_counter())
+        self._record(line, clock)
+        return server, buffers, line
+
+    def _aggregate(self, server: Tensors, sums: Sums) -> Tensors:
+        """The server update, rounded once to the model's precision."""
+        dtype = server["w"].dtype
+        sent = {name: tensor for name, tensor in sums.tensors.items() if name != "buffers"}
+        new = self.algorithm.aggregate(server, sent, sums.totals, self.federation.population)
+        return {name: tensor.to(dtype) for name, tensor in new.items()}
+
+    def _accuracies(self, t: int, engine: Engine, server: Tensors, buffers: Tensors) -> dict[str, float]:
+        recipe = self.recipe
+        splits = []
+        if t % recipe.evaluation.every == 0 or t == recipe.rounds:
+            splits += ["validation"] if self.has_validation else []
+            splits += ["held_out"] if self.federation.assignment.held_out else []
+        if t > recipe.rounds - recipe.evaluation.test_last and self.federation.test is not None:
+            splits.append("test")
+        if not splits:
+            return {}
+        engine.publish(t, {"w": self.algorithm.evaluated(server)}, buffers)
+        names = {"validation": "val_accuracy", "held_out": "held_out_accuracy", "test": "test_accuracy"}
+        return {names[split]: float(self._evaluate(engine, t, split).mean()) for split in splits}
+
+    def _evaluate(self, engine: Engine, t: int, split: str) -> np.ndarray:
+        """For each pooled sample of a split: is the published model right?"""
+        total = len(self.federation.pool(split)[1])
+        starts = range(0, total, EVALUATION_PART)
+        tasks = [
+            Task("evaluate", t, order, split=split, start=start, stop=min(start + EVALUATION_PART, total))
+            for order, start in enumerate(starts)
+        ]
+        return np.concatenate([result.metrics["correct"] for result in engine.run(tasks)])
+
+    def _forgetting(self, t: int, clients: list[int], before: np.ndarray, after: np.ndarray) -> dict[str, float]:
+        models, population = np.array(clients), self.federation.population
+        accuracy_before = forgot.client_accuracy(before, self.owners, population)
+        accuracy_after = np.stack([forgot.client_accuracy(row, self.owners, population) for row in after])
+        self.folder.save_forgetting(t, accuracy_before, accuracy_after, models)
+        matrix = forgot.forgetting_matrix(accuracy_before, accuracy_after)
+        return {
+            "forgetting": forgot.mean_forgetting(matrix, models),
+            "learned": forgot.mean_learned(matrix, models),
+        }
+
+    def _record(self, line: dict[str, Any], clock: list[float]) -> None:
+        train, aggregate, evaluate = (round(b - a, 6) for a, b in itertools.pairwise(clock))
+        self.folder.append("metrics.jsonl", line)
+        self.folder.append(
+            "timings.jsonl",
+            {
+                "round": line["round"],
+                "seconds": round(clock[-1] - clock[0], 6),
+                "train": train,
+                "aggregate": aggregate,
+                "evaluate": evaluate,
+            },
+        )
+
+
+def clients_per_round(recipe: Recipe, population: int) -> int:
+    """round(K p), at least one."""
+    if recipe.clients_per_round is None:
+        assert recipe.participation is not None
+        return max(1, round(population * recipe.participation))
+    if recipe.clients_per_round > population:
+        raise InputError(
+            f"clients_per_round is {recipe.clients_per_round}, but only {population} clients may train"
+        )
+    return recipe.clients_per_round
+
+
+def summarise(lines: Iterable[dict[str, Any]], recipe: Recipe, seconds: float) -> dict[str, Any]:
+    """What a run came to. The final accuracy is the mean test accuracy of the last rounds."""
+    lines = list(lines)
+    tested = [line["test_accuracy"] for line in lines if "test_accuracy" in line]
+    validated = [line["val_accuracy"] for line in lines if "val_accuracy" in line]
+    probed = [line["forgetting"] for line in lines if "forgetting" in line]
+    learned = [line["learned"] for line in lines if "learned" in line]
+    return {
+        "status": "finished",
+        "rounds": recipe.rounds,
+        "final_accuracy": float(np.mean(tested)) if tested else None,
+        "final_accuracy_rounds": len(tested),
+        "last_val_accuracy": validated[-1] if validated else None,
+        "forgetting": float(np.mean(probed)) if probed else None,
+        "learned": float(np.mean(learned)) if learned else None,
+        "recipe_sha256": recipe.digest(),
+        "seconds": round(seconds, 3),
+    }

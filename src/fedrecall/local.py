@@ -1,0 +1,196 @@
+"""The client's side: local training, evaluation, and the worker that every engine calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedrecall.algorithms.base import LocalSteps
+from fedrecall.data.federation import Federation
+from fedrecall.data.samples import Samples
+from fedrecall.engines.base import Job, Result, Task
+from fedrecall.errors import InputError
+from fedrecall.rng import default_generator, stream, torch_stream
+from fedrecall.settings import Local
+from fedrecall.store import ClientStore
+from fedrecall.vector import FlatModel, Tensors, materialise
+
+EVALUATION_BATCH = 256  # fixed, because kernels may round differently for other sizes
+
+
+def batches(indices: np.ndarray, local: Local, random: np.random.Generator) -> Iterator[Tensor]:
+    """Positions of the samples of each step: a new order every epoch, in batches.
+
+    A last partial batch is dropped (or kept, as the settings say) unless it is the only one.
+    """
+    size = min(local.batch_size, len(indices))
+    per_epoch = steps_per_epoch(len(indices), local)
+    left = local.steps or (local.epochs or 0) * per_epoch
+    while left > 0:
+        order = torch.from_numpy(random.permutation(indices))
+        for step in range(min(per_epoch, left)):
+            yield order[step * size : (step + 1) * size]
+        left -= per_epoch
+
+
+def steps_per_epoch(samples: int, local: Local) -> int:
+    size = min(local.batch_size, samples)
+    return -(-samples // size) if local.partial_batch == "keep" else samples // size
+
+
+def refuse_single_samples(module: nn.Module, samples: int, local: Local, client: int) -> None:
+    """Batch norm has no statistics of one sample."""
+    size = min(local.batch_size, samples)
+    last = samples % size if local.partial_batch == "keep" else 0
+    if 1 in (size, last) and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()):
+        raise InputError(
+            f"client {client} has {samples} training samples and local.batch_size is {local.batch_size}, which "
+            "gives a batch of one sample; batch norm needs two (another batch size, partial_batch=drop, or norm=group)"
+        )
+
+
+@dataclass
+class SGD:
+    """Plain SGD with momentum and weight decay on flat vectors; momentum starts at zero every round."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    velocity: Tensor | None = None
+
+    def decay(self, w: Tensor, g: Tensor) -> None:
+        if self.weight_decay:
+            g.add_(w, alpha=self.weight_decay)
+
+    def step(self, w: Tensor, g: Tensor) -> None:
+        if self.momentum:
+            if self.velocity is None:
+                self.velocity = g.clone()
+            else:
+                self.velocity.mul_(self.momentum).add_(g)
+            g = self.velocity
+        w.add_(g, alpha=-self.lr)
+
+
+class Worker:
+    """Runs tasks with one model, one client at a time. It keeps nothing from one task to the next."""
+
+    def __init__(self, job: Job, federation: Federation, store: ClientStore) -> None:
+        self.job, self.federation, self.store = job, federation, store
+        self.flat = build(job, federation)
+        self.server: Tensors = {}
+        self.buffers: Tensors = {}
+        self._holds_server = False
+        self._checked = False
+
+    def publish(self, server: Tensors, buffers: Tensors) -> None:
+        self.server, self.buffers = server, buffers
+        self._holds_server = False
+
+    def run(self, task: Task) -> Result:
+        return self.train(task) if task.kind == "train" else self.evaluate(task)
+
+    def _load(self) -> None:
+        if not self._holds_server:
+            self.flat.load(self.server["w"], self.buffers)
+        self._holds_server = True
+
+    def train(self, task: Task) -> Result:
+        """The client update: local steps from the server's model, then what the algorithm sends."""
+        job, flat = self.job, self.flat
+        indices = self.federation.train_indices(task.client)
+        self._load()
+        self._holds_server = False
+        state = self._client_state(task)
+        with default_generator(job.seed, "model", task.round, task.client):
+            steps, loss = self._steps(task, indices, state)
+        local = LocalSteps(steps, task.lr, job.local.momentum, len(indices))
+        sent, new_state = job.algorithm.finish(flat.w, self.server, state, local, {})
+        metrics: dict[str, Any] = {"loss": loss}
+        if task.probe:
+            metrics["correct"] = self._forward("validation", None)[0]
+        return Result(
+            task,
+            sent={name: tensor.clone() for name, tensor in sent.items()},
+            buffers=flat.buffers(),
+            state=self.store.put(task.client, task.round, new_state),
+            n=len(indices),
+            steps=steps,
+            metrics=metrics,
+        )
+
+    def _client_state(self, task: Task) -> Tensors:
+        if task.state_version:
+            return self.store.get(task.client, task.state_version)
+        return self.job.algorithm.init_client(self.server["w"])
+
+    def _steps(self, task: Task, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
+        """All local steps of a client; how many there were, and their mean loss."""
+        job, flat, federation = self.job, self.flat, self.federation
+        client = job.objective.prepare(federation.labels(task.client))
+        refuse_single_samples(flat.module, len(indices), job.local, task.client)
+        augment = torch_stream(job.seed, "augment", task.round, task.client)
+        order = stream(job.seed, "batches", task.round, task.client)
+        optimiser = SGD(task.lr, job.local.momentum, job.local.weight_decay)
+        total, steps = torch.zeros(()), 0
+        flat.module.train()
+        for batch in batches(indices, job.local, order):
+            x, target = federation.train.gather(batch)
+            flat.g.zero_()
+            loss = job.objective(flat.module(model_input(federation.transform(x, augment))), target, client)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.decay(flat.w, flat.g)
+            job.algorithm.correct(flat.g, flat.w, self.server, state)
+            optimiser.step(flat.w, flat.g)
+            total += loss.detach()
+            steps += 1
+            if not self._checked:
+                flat.check_views()
+                self._checked = True
+        return steps, float(total) / max(steps, 1)
+
+    def evaluate(self, task: Task) -> Result:
+        """Which of a range of pooled samples the published model gets right, and their losses."""
+        self._load()
+        correct, loss = self._forward(task.split, slice(task.start, task.stop))
+        return Result(task, n=len(correct), metrics={"correct": correct, "loss": loss})
+
+    @torch.no_grad()
+    def _forward(self, split: str, part: slice | None) -> tuple[np.ndarray, np.ndarray]:
+        source, positions = self.federation.pool(split)
+        self.flat.module.eval()
+        chosen = torch.from_numpy(positions if part is None else positions[part])
+        results = [self._judge(source, chunk) for chunk in torch.split(chosen, EVALUATION_BATCH)]
+        correct, losses = (torch.cat(parts).numpy() for parts in zip(*results))
+        return correct, losses
+
+    def _judge(self, source: Samples, positions: Tensor) -> tuple[Tensor, Tensor]:
+        x, target = source.gather(positions)
+        logits = self.flat.module(model_input(self.federation.transform(x))).float()
+        return logits.argmax(1) == target, nn.functional.cross_entropy(logits, target, reduction="none")
+
+
+def build(job: Job, federation: Federation) -> FlatModel:
+    """The job's model with its initial weights, which are a function of the seed."""
+
+    with default_generator(job.seed, "init"):
+        module = job.model()
+        materialise(module, partial(dry_batch, federation))
+        return FlatModel(module)
+
+
+def dry_batch(federation: Federation) -> Tensor:
+    """Two samples as the model sees them."""
+    x, _ = federation.train.gather(torch.arange(min(2, len(federation.train))))
+    return model_input(federation.transform(x))
+
+
+def model_input(x: Tensor) -> Tensor:
+    """Convolutions run channels last, here and in evaluation."""
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x

@@ -1,0 +1,48 @@
+"""The re-weighted softmax: a client's absent classes leave the contrast of its loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from fedrecall.errors import InputError
+from fedrecall.losses import log_weights, reweighted_cross_entropy_from_logs
+from fedrecall.objectives.base import Labels, Objective
+from fedrecall.vector import Tensors
+
+
+@dataclass(frozen=True)
+class WSM(Objective):
+    """The re-weighted softmax: log sum_c beta_c^tau exp(f_c) - f_y.
+
+    Legate, Caccia and Belilovsky, "Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated Learning",
+    2023, arXiv 2304.05260.
+
+    beta is the share of each class in the client's training labels, smoothed to (1 - lam) beta + lam / C.
+    """
+
+    tau: Annotated[float, "strength of the re-weighting; 0 is plain cross-entropy"] = 1.0
+    smoothing: Annotated[float, "lam: the share of a uniform distribution mixed into beta"] = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.tau >= 0:
+            raise InputError(f"objective.tau is {self.tau}; a number of at least 0 was expected")
+        if not 0 <= self.smoothing <= 1:
+            raise InputError(f"objective.smoothing is {self.smoothing}; a number from 0 to 1 was expected")
+
+    def prepare(self, labels: Labels) -> Tensors:
+        return {"log_weight": log_weights(labels.beta, self.tau, self.smoothing)}
+
+    def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
+        # beta comes from the very labels that are trained on, so each of them has a weight above zero
+        return reweighted_cross_entropy_from_logs(logits, target, client["log_weight"], checked=True)
+
+    def note(self, one_class_clients: int, clients: int) -> str | None:
+        if not one_class_clients or self.smoothing or not self.tau:
+            return None
+        return (
+            f"{one_class_clients} of {clients} clients have one class only: the gradient of WSM is zero there, so "
+            "they learn nothing (objective.smoothing above 0 gives them a gradient)"
+        )

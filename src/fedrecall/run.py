@@ -1,0 +1,154 @@
+"""Starting runs, from Python objects or from a recipe, and reading a finished one."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.torch import load_file
+from torch import nn
+
+from fedrecall.algorithms import ALGORITHMS, Algorithm, FedAvg
+from fedrecall.config import FROM_PYTHON, Recipe, Tree
+from fedrecall.data.federation import Federation
+from fedrecall.data.sources import DataSet
+from fedrecall.engines.base import Job
+from fedrecall.errors import InputError
+from fedrecall.experiment import Experiment, Watch
+from fedrecall.local import dry_batch
+from fedrecall.objectives import OBJECTIVES, WSM, Objective
+from fedrecall.record import RunFolder, read_lines
+from fedrecall.rng import default_generator
+from fedrecall.settings import Local
+from fedrecall.vector import materialise
+
+
+class Run:
+    """A run's folder, read."""
+
+    def __init__(self, path: str | Path, make_model: Callable[[], nn.Module] | None = None) -> None:
+        self.path = Path(path)
+        self._make_model = make_model
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dictionary a round, as in `metrics.jsonl`."""
+        return read_lines(self.path / "metrics.jsonl")
+
+    @property
+    def forgetting(self) -> dict[int, dict[str, np.ndarray]]:
+        """For each probed round: `before` [k], `after` [i, k] and `models` [i]."""
+        found = {}
+        for path in sorted((self.path / "forgetting").glob("round-*.npz")):
+            with np.load(path, allow_pickle=False) as arrays:
+                found[int(path.stem.removeprefix("round-"))] = dict(arrays)
+        return found
+
+    def model(self) -> nn.Module:
+        """The trained global model."""
+        if self._make_model is None:
+            raise InputError(
+                f"{str(self.path)!r} does not say how its model is built; load model.safetensors into yours"
+            )
+        model = self._make_model()
+        model.load_state_dict(load_file(self.path / "model.safetensors"))
+        return model.eval()
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the page about this run and return where it is."""
+        from fedrecall.report.page import write_report  # matplotlib is slow to import
+
+        return write_report([self.path], Path(path) if path else self.path / "report.html")
+
+
+def federate(
+    model: nn.Module | Callable[[], nn.Module],
+    federation: Federation,
+    *,
+    algorithm: Algorithm | None = None,
+    objective: Objective | None = None,
+    local: Local | Mapping[str, Any] | None = None,
+    engine: str = "auto",
+    workers: int | str = "auto",
+    out: str | Path | None = None,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> Run:
+    """Train `model` across the clients of `federation`, starting from its weights, and return the run.
+
+    The other keys of a recipe are keywords too (`rounds`, `participation`, `seed`, `evaluation={"every": 10}`, ..)
+    and have the recipe's defaults. Without `out`, each call makes a new folder below `runs`. The given model is
+    not changed: `run.model()` is the trained one.
+
+    >>> import numpy as np, tempfile, torch
+    >>> from fedrecall import Federation, Iid, federate
+    >>> x, y = np.random.default_rng(0).normal(size=(40, 3)).astype("float32"), np.arange(40) % 2
+    >>> federation = Federation.from_arrays(x, y, test=(x, y), partition=Iid(clients=4, validation=0.2))
+    >>> run = federate(torch.nn.Linear(3, 2), federation, rounds=2, out=tempfile.mkdtemp())
+    >>> [line["round"] for line in run.metrics]
+    [1, 2]
+    """
+    algorithm, objective = algorithm or FedAvg(), objective or WSM()
+    tree: Tree = {
+        **settings,
+        "data": FROM_PYTHON,
+        "partition": FROM_PYTHON,
+        "model": FROM_PYTHON,
+        "algorithm": described(algorithm, ALGORITHMS),
+        "objective": described(objective, OBJECTIVES),
+        "execution": {"engine": engine, "workers": workers},
+    }
+    recipe = Recipe(**tree if local is None else {**tree, "local": local})
+    make_model = copies_of(model, federation, recipe.seed) if isinstance(model, nn.Module) else model
+    job = Job(make_model, algorithm, objective, recipe.local, recipe.seed)
+    experiment = Experiment(recipe, job, federation)
+    folder = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "run")
+    experiment.run(folder, watch)
+    return Run(folder.path, make_model)
+
+
+def copies_of(model: nn.Module, federation: Federation, seed: int) -> Callable[[], nn.Module]:
+    """A function that returns a copy of the model with the weights it has."""
+    with default_generator(seed, "init"):
+        materialise(model, partial(dry_batch, federation))
+    try:
+        copy.deepcopy(model)
+    except RuntimeError as error:
+        raise InputError(f"the model cannot be copied: {' '.join(str(error).split())}") from None
+    return partial(copy.deepcopy, model)
+
+
+def described(thing: Any, listing: Mapping[str, Any]) -> dict[str, Any]:
+    """An algorithm or objective as a recipe names it."""
+    options = {
+        field.name: getattr(thing, field.name)
+        for field in (dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ())
+    }
+    for name, kind in listing.items():
+        if kind is type(thing):
+            return {"name": name, **options}
+    return {**FROM_PYTHON, "class": f"{type(thing).__module__}:{type(thing).__qualname__}", **options}
+
+
+def load_federation(recipe: Recipe) -> Federation:
+    """The data and the partition that a recipe names."""
+    data = recipe.build("data", folder=recipe.execution.data)
+    if not isinstance(data, DataSet):
+        raise InputError(
+            f"data is {recipe.data['name']!r}, which returned a {type(data).__name__}; expected a DataSet"
+        )
+    return Federation.from_data(data, recipe.build("partition"))
+
+
+def recipe_experiment(recipe: Recipe, federation: Federation) -> Experiment:
+    """The run that a recipe describes, ready to start."""
+    make_model = partial(
+        recipe.build, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
+    )
+    job = Job(make_model, recipe.build("algorithm"), recipe.build("objective"), recipe.local, recipe.seed)
+    return Experiment(recipe, job, federation)

@@ -1,0 +1,55 @@
+"""The clients' state between rounds: one immutable file per (client, round).
+
+Workers write versions; the round loop decides with `commit` which of them count. A dead worker, a resumed run
+and a late reply then change nothing. Only clients that have taken part have a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from fedrecall.vector import Tensors
+
+
+class ClientStore:
+    """States below one folder; `versions` is the table of the round loop that says which state is current."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.versions: dict[int, int] = {}
+
+    def _file(self, client: int, version: int) -> Path:
+        # At most 1000 clients share a folder: directories with very many entries are slow on some file systems.
+        return self.folder / f"{client // 1000:04d}" / f"client-{client:06d}-round-{version:06d}.safetensors"
+
+    def version(self, client: int) -> int:
+        """The round that wrote the client's current state; 0 if it has none."""
+        return self.versions.get(client, 0)
+
+    def get(self, client: int, version: int) -> Tensors:
+        return load_file(self._file(client, version))
+
+    def put(self, client: int, round: int, state: Tensors) -> int:
+        """Write the client's state of this round and return its version. A state without tensors needs no file."""
+        if not state:
+            return 0
+        path = self._file(client, round)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(f".{os.getpid()}.part")
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, beside)
+        beside.replace(path)
+        return round
+
+    def commit(self, accepted: Mapping[int, int]) -> None:
+        """Make these versions (client -> version) current and delete the ones they replace."""
+        for client, version in accepted.items():
+            before = self.versions.get(client, 0)
+            if version == 0 or version == before:
+                continue
+            self.versions[client] = version
+            if before:
+                self._file(client, before).unlink(missing_ok=True)

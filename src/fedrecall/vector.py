@@ -1,0 +1,157 @@
+"""A module as flat vectors: parameters are views into `w`, gradients into `g`, float buffers into `b`.
+
+An algorithm is then arithmetic on whole models (`g += mu * (y - x)`), one kernel each, and a model travels as
+two tensors. Every view starts on a 64-byte boundary, because matrix kernels round differently by alignment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fedrecall.errors import InputError
+
+Tensors = dict[str, Tensor]
+
+ALIGNMENT = 64  # bytes
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one tensor lies in its flat vector."""
+
+    name: str
+    offset: int
+    shape: torch.Size
+
+    def view(self, flat: Tensor) -> Tensor:
+        """The tensor as a view; convolution weights are stored channels last, which is how they are used."""
+        part = flat[self.offset : self.offset + math.prod(self.shape)]
+        if len(self.shape) == 4:
+            out, channels, height, width = self.shape
+            return part.view(out, height, width, channels).permute(0, 3, 1, 2)
+        return part.view(self.shape)
+
+
+def lay_out(tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> tuple[list[Slot], int]:
+    """Slots one after the other, each padded with zeros to the next boundary, and the length of the vector."""
+    step = ALIGNMENT // dtype.itemsize
+    slots, end = [], 0
+    for name, tensor in tensors:
+        slots.append(Slot(name, end, tensor.shape))
+        end += math.ceil(tensor.numel() / step) * step
+    return slots, end
+
+
+class FlatModel:
+    """A module whose parameters, gradients and float buffers live in flat vectors. It takes the module over.
+
+    >>> flat = FlatModel(nn.Linear(3, 2))
+    >>> flat.w.shape, flat.b.shape                      # 6 weights and 2 biases, each padded to 16 floats
+    (torch.Size([32]), torch.Size([0]))
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        buffers = list(module.named_buffers())
+        floats = [(name, b) for name, b in buffers if b.is_floating_point()]
+        dtype = the_one_float_dtype([*module.named_parameters(), *floats])
+
+        self.module = module
+        self.parameters = dict(parameters)
+        self.float_buffers = dict(floats)
+        self.int_buffers = {name: b for name, b in buffers if not b.is_floating_point()}
+        self.parameter_slots, length = lay_out(parameters, dtype)
+        self.buffer_slots, buffer_length = lay_out(floats, dtype)
+        self.w = torch.zeros(length, dtype=dtype)
+        self.g = torch.zeros(length, dtype=dtype)
+        self.b = torch.zeros(buffer_length, dtype=dtype)
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """Move values into the vectors and point the module's tensors there, keeping the tensor objects:
+        tied weights, a GRU's list of weights and parametrisations go on referring to them."""
+        for slot in self.parameter_slots:
+            parameter = self.parameters[slot.name]
+            view = slot.view(self.w)
+            view.copy_(parameter.data)
+            parameter.data = view
+            parameter.grad = slot.view(self.g)
+        for slot in self.buffer_slots:
+            buffer = self.float_buffers[slot.name]
+            view = slot.view(self.b)
+            view.copy_(buffer)
+            buffer.data = view
+
+    def buffers(self) -> Tensors:
+        """A copy of the buffers: floats as the flat `b`, integers (a batch counter) as the flat `i`."""
+        integers = [buffer.reshape(-1).long() for buffer in self.int_buffers.values()]
+        return {"b": self.b.clone(), "i": torch.cat(integers) if integers else torch.zeros(0, dtype=torch.long)}
+
+    def load(self, w: Tensor, buffers: Tensors) -> None:
+        """Copy a vector and buffers in. They may lie anywhere; the views stay where they are."""
+        self.w.copy_(w)
+        self.b.copy_(buffers["b"])
+        start = 0
+        for buffer in self.int_buffers.values():
+            part = buffers["i"][start : start + buffer.numel()]
+            buffer.copy_(part.view(buffer.shape))
+            start += buffer.numel()
+
+    def check_views(self) -> None:
+        """Does the module still train in the vectors? A module may break them in its `forward`."""
+        parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
+        for slot in self.parameter_slots:
+            parameter = parameters.get(slot.name)
+            if parameter is None or parameter.data_ptr() != slot.view(self.w).data_ptr():
+                raise InputError(
+                    f"the model replaced the storage of parameter {slot.name!r} while it trained; "
+                    "change parameters in place instead (load_state_dict without assign=True, no .data = ...)"
+                )
+            if parameter.grad is None or parameter.grad.data_ptr() != slot.view(self.g).data_ptr():
+                raise InputError(
+                    f"the model dropped the gradient of parameter {slot.name!r} while it trained; "
+                    "leave zero_grad() to fedrecall"
+                )
+        for slot in self.buffer_slots:
+            if slot.name not in buffers or buffers[slot.name].data_ptr() != slot.view(self.b).data_ptr():
+                raise InputError(
+                    f"the model assigned a new tensor to buffer {slot.name!r} while it trained; "
+                    "update it in place instead (copy_, mul_, add_)"
+                )
+
+    def state_dict(self) -> Tensors:
+        """Contiguous copies under the module's own names: what is saved."""
+        return {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format)
+            for name, tensor in self.module.state_dict().items()
+        }
+
+
+def materialise(module: nn.Module, dry_batch: Callable[[], Tensor]) -> None:
+    """Lazy modules get their shapes and initial values from one dry batch."""
+    if any(is_lazy(tensor) for tensor in [*module.parameters(), *module.buffers()]):
+        was_training = module.training
+        with torch.no_grad():
+            module.eval()(dry_batch())
+        module.train(was_training)
+
+
+def the_one_float_dtype(tensors: Iterable[tuple[str, Tensor]]) -> torch.dtype:
+    """The dtype of all parameters and float buffers; more than one cannot share a vector."""
+    first: dict[torch.dtype, str] = {}
+    for name, tensor in tensors:
+        if not tensor.is_floating_point():
+            raise InputError(
+                f"parameter {name!r} of the model has dtype {tensor.dtype}; a float dtype was expected"
+            )
+        first.setdefault(tensor.dtype, name)
+    if len(first) > 1:
+        found = ", ".join(f"{name!r} is {dtype}" for dtype, name in first.items())
+        raise InputError(f"the model mixes float dtypes ({found}); convert it to one, as in model.float()")
+    return next(iter(first), torch.float32)
