@@ -2,6 +2,8 @@
 # PIP_ARGS is handed to every pip call, PYTHON chooses the interpreter for the environment.
 PYTHON ?= python3
 PIP_ARGS ?=
+MARKERS ?= not slow
+PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
@@ -12,7 +14,7 @@ demo: $(VENV)/.installed
 	$(BIN)/fedrecall demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "$(MARKERS)" $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

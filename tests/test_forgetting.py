@@ -1,10 +1,18 @@
-"""Forgetting on matrices small enough to work out by hand."""
+"""Forgetting, on matrices small enough to work out by hand and in runs whose models can be trained here."""
 
 from __future__ import annotations
 
+import json
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
 
+from fedrecall import CrossEntropy, Federation, Iid, InputError, Local, Run, federate
 from fedrecall.forgetting import client_accuracy, forgetting_matrix, mean_forgetting, mean_learned
 
 BEFORE = np.array([0.5, 0.8, 0.2])
@@ -71,3 +79,103 @@ def test_a_model_that_did_not_change_forgets_and_learns_nothing() -> None:
     matrix = forgetting_matrix(BEFORE, np.stack([BEFORE, BEFORE]))
     assert mean_forgetting(matrix, MODELS) == 0.0
     assert mean_learned(matrix, MODELS) == 0.0
+
+
+RANDOM = np.random.default_rng(0)
+X, Y = RANDOM.normal(size=(120, 6)).astype(np.float32), RANDOM.integers(0, 3, 120)
+ONE_STEP = Local(epochs=1, batch_size=64, lr=0.3, weight_decay=0.0)  # on all samples of the client at once
+
+
+@pytest.fixture(autouse=True)
+def files_below_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def six_clients(validation: float = 0.2) -> Federation:
+    return Federation.from_arrays(X, Y, num_classes=3, partition=Iid(clients=6, validation=validation))
+
+
+def network() -> nn.Module:
+    """Batch norm and dropout differ between training and evaluation."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+
+def smooth() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def run(out: Path, model: nn.Module, federation: Federation, **settings) -> Run:
+    settings = {"local": ONE_STEP, "rounds": 5, "clients_per_round": 3, **settings}
+    return federate(model, federation, objective=CrossEntropy(), out=out, **settings)
+
+
+def accuracies(model: nn.Module, federation: Federation) -> list[float]:
+    """On each client's validation data."""
+    parts = [federation.validation_indices(k) for k in range(6)]
+    with torch.no_grad():
+        guesses = [model.eval()(torch.from_numpy(X[rows])).argmax(1).numpy() for rows in parts]
+    return [float((guess == Y[rows]).mean()) for guess, rows in zip(guesses, parts)]
+
+
+@pytest.mark.parametrize(
+    ("when", "rounds"), [({"every": 2}, [2, 4]), ({"rounds": [1, 5]}, [1, 5]), ({"every": 0}, []), ({}, [])]
+)
+def test_forgetting_is_measured_in_the_due_rounds(when: dict, rounds: list[int], tmp_path: Path) -> None:
+    made = run(tmp_path / "run", smooth(), six_clients(), forgetting=when)
+    assert sorted(made.forgetting) == rounds
+    assert [line["round"] for line in made.metrics if "forgetting" in line] == rounds
+    assert (made.path / "forgetting").exists() == bool(rounds)
+
+
+def test_a_file_has_a_row_a_model_and_a_column_a_client(tmp_path: Path) -> None:
+    made = run(tmp_path / "run", smooth(), six_clients(), forgetting={"rounds": [3]})
+    with np.load(made.path / "forgetting" / "round-00003.npz") as arrays:
+        assert (arrays["before"].shape, arrays["after"].shape) == ((6,), (3, 6))
+        assert arrays["models"].tolist() == made.metrics[2]["clients"]
+
+
+def test_forgetting_is_that_of_models_trained_here(tmp_path: Path) -> None:
+    federation = six_clients()
+    made = run(tmp_path / "run", smooth(), federation, rounds=1, forgetting={"every": 1})
+    clients, before, after = made.metrics[0]["clients"], accuracies(smooth(), federation), []
+    for client in clients:
+        model, rows = smooth(), federation.train_indices(client)
+        F.cross_entropy(model(torch.from_numpy(X[rows])), torch.from_numpy(Y[rows])).backward()
+        torch.optim.SGD(model.parameters(), lr=0.3).step()
+        after.append(accuracies(model, federation))
+    assert made.forgetting[1]["before"] == pytest.approx(before)
+    assert made.forgetting[1]["after"] == pytest.approx(np.array(after))
+    lost = [before[k] - row[k] for i, row in zip(clients, after) for k in range(6) if k != i]
+    assert made.metrics[0]["forgetting"] == pytest.approx(sum(lost) / (3 * 5))
+    gained = [row[i] - before[i] for i, row in zip(clients, after)]
+    assert made.metrics[0]["learned"] == pytest.approx(sum(gained) / 3)
+
+
+def test_before_is_the_global_model_of_the_round_before(tmp_path: Path) -> None:
+    federation = six_clients()
+    first = run(tmp_path / "first", network(), federation, rounds=2)
+    probed = run(tmp_path / "probed", network(), federation, rounds=3, forgetting={"rounds": [3]})
+    assert probed.forgetting[3]["before"] == pytest.approx(accuracies(first.model(), federation))
+
+
+def test_probing_does_not_change_the_model(tmp_path: Path) -> None:
+    models = []
+    for name, every in (("without", 0), ("with", 1)):
+        made = run(tmp_path / name, network(), six_clients(), forgetting={"every": every})
+        models.append((made.path / "model.safetensors").read_bytes())
+    assert models[0] == models[1]
+
+
+def test_the_summary_is_the_mean_over_the_probed_rounds(tmp_path: Path) -> None:
+    made = run(tmp_path / "run", smooth(), six_clients(), forgetting={"every": 2})
+    told = json.loads((made.path / "summary.json").read_text())
+    for key in ("forgetting", "learned"):
+        assert told[key] == pytest.approx((made.metrics[1][key] + made.metrics[3][key]) / 2)
+
+
+def test_without_validation_data_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="forgetting is measured on validation data"):
+        run(tmp_path / "run", smooth(), six_clients(validation=0.0), forgetting={"rounds": [5]})
+    assert not (tmp_path / "run").exists()

@@ -1,12 +1,15 @@
-"""The clients' state between rounds."""
+"""The clients' state between rounds, alone and in a run."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Run, federate
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
 
@@ -107,14 +110,73 @@ def test_clients_far_apart_do_not_share_a_file(store: ClientStore) -> None:
     assert [store.get(client, 1)["c"][0].item() for client in (0, 999, 1000, 1_000_000)] == [0, 999, 1000, 1e6]
 
 
-@pytest.mark.xfail(strict=True, reason="version 0 is skipped by commit, so the client keeps a state it dropped")
 def test_a_client_that_drops_its_state_has_none(store: ClientStore) -> None:
     store.commit({7: store.put(7, 3, state(1))})
     store.commit({7: store.put(7, 4, {})})
     assert store.version(7) == 0
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="safetensors refuses two names for one tensor")
 def test_two_names_for_one_tensor_can_be_put(store: ClientStore) -> None:
     y = torch.arange(3.0)
     assert store.get(0, store.put(0, 1, {"previous": y, "best": y}))["best"].tolist() == [0, 1, 2]
+
+
+class Counting(FedAvg):
+    """Each client counts its rounds and sends the count."""
+
+    def __init__(self) -> None:
+        self.sums: list[float] = []
+
+    def init_client(self, x):
+        return {"rounds": torch.zeros(1)}
+
+    def finish(self, y, server, client, local, extra):
+        count = client["rounds"] + 1
+        return {"w": y, "count": count}, {"rounds": count}
+
+    def weight(self, name: str, samples: int, steps: int) -> float:
+        return 1.0
+
+    def aggregate(self, server, sums, totals, population):
+        self.sums.append(sums["count"].item())
+        return super().aggregate(server, sums, totals, population)
+
+
+def counted(algorithm: Counting, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
+    federation = Federation.from_arrays(x, y, partition=Iid(clients=6))
+    settings = {"objective": CrossEntropy(), "rounds": 6, "clients_per_round": 2}
+    return federate(torch.nn.Linear(3, 2), federation, algorithm=algorithm, out=folder / "run", **settings)
+
+
+def test_a_client_gets_its_state_back_when_it_is_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = Counting()
+    times = dict.fromkeys(range(6), 0)
+    expected = []
+    for line in counted(algorithm, tmp_path, monkeypatch).metrics:
+        for client in line["clients"]:
+            times[client] += 1
+        expected.append(sum(times[client] for client in line["clients"]))
+    assert algorithm.sums == expected
+    assert max(times.values()) > 1
+
+
+def test_clients_that_took_part_have_one_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = counted(Counting(), tmp_path, monkeypatch)
+    last = {client: line["round"] for line in run.metrics for client in line["clients"]}
+    expected = [f"client-{client:06d}-round-{t:06d}.safetensors" for client, t in sorted(last.items())]
+    assert files(ClientStore(run.path / "clients")) == expected
+
+
+def test_an_algorithm_without_client_state_writes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stateless(Counting):
+        def init_client(self, x):
+            return {}
+
+        def finish(self, y, server, client, local, extra):
+            return {"w": y, "count": torch.ones(1)}, {}
+
+    assert not (counted(Stateless(), tmp_path, monkeypatch).path / "clients").exists()

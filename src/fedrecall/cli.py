@@ -29,7 +29,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option("--workers", metavar="N", help="Worker processes: a number, or auto.")(command)
-    return click.option("--engine", metavar="NAME", help="Where the clients train: auto or serial.")(command)
+    return click.option("--engine", metavar="NAME", help="Where the clients train: auto, serial or processes.")(
+        command
+    )
 
 
 @click.group(epilog="Start with: fedrecall demo")

@@ -13,6 +13,10 @@ class InputError(ValueError):
     """
 
 
+class ClientError(RuntimeError):
+    """A client's work failed in a worker process; the message has the round, the client and what happened."""
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """The nearest right name as the end of a sentence, or what there is to choose from.
 

@@ -16,10 +16,10 @@ from fedrecall.algorithms.base import Algorithm
 from fedrecall.config import Recipe
 from fedrecall.data.card import card
 from fedrecall.data.federation import Federation
+from fedrecall.engines import choose
 from fedrecall.engines.base import Engine, Job, Result, Task
-from fedrecall.engines.serial import Serial
 from fedrecall.errors import InputError
-from fedrecall.local import build
+from fedrecall.local import build, steps_per_epoch
 from fedrecall.record import RunFolder, environment
 from fedrecall.rng import stream
 from fedrecall.store import ClientStore
@@ -50,7 +50,7 @@ class Sums:
             self._add(name, tensor, algorithm.weight(name, result.n, result.steps))
         self._add("buffers", result.buffers["b"], float(result.n))
         counters = result.buffers["i"]
-        self.integers = counters if self.integers is None else torch.maximum(self.integers, counters)
+        self.integers = counters.clone() if self.integers is None else torch.maximum(self.integers, counters)
         self.loss += result.n * result.metrics["loss"]
 
     def _add(self, name: str, tensor: torch.Tensor, weight: float) -> None:
@@ -89,7 +89,7 @@ class Experiment:
         self.folder = folder
         self._describe()
         store = ClientStore(folder.path / "clients")
-        engine: Engine = Serial()
+        engine = choose(self.recipe.execution, self.count, self._local_steps())
         server, buffers = self.algorithm.init(self.flat.w.clone()), self.flat.buffers()
         lines = []
         engine.open(self.job, self.federation, store)
@@ -108,6 +108,13 @@ class Experiment:
         folder.write_json("summary.json", summary)
         return summary
 
+    def _local_steps(self) -> int:
+        """About how many steps the clients take in the whole run."""
+        federation, local = self.federation, self.recipe.local
+        samples = int((federation.assignment.client >= 0).sum()) // len(federation)
+        steps = local.steps or (local.epochs or 0) * steps_per_epoch(max(samples, 1), local)
+        return self.recipe.rounds * self.count * steps
+
     def _describe(self) -> None:
         """What was run, before it runs."""
         federation, folder = self.federation, self.folder
@@ -125,6 +132,8 @@ class Experiment:
     ) -> tuple[Tensors, Tensors, dict[str, Any]]:
         clock = [time.perf_counter()]
         clients = sample_clients(self.recipe.seed, t, self.federation.population, self.count)
+        # The largest first, so that no worker idles at the end; the order is the same on every engine.
+        clients.sort(key=lambda client: -len(self.federation.train_indices(client)))
         lr = self.recipe.local.rate(t, self.recipe.rounds)
         probe = self.recipe.forgetting.due(t)
 

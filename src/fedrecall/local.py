@@ -51,7 +51,7 @@ def refuse_single_samples(module: nn.Module, samples: int, local: Local, client:
     if 1 in (size, last) and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()):
         raise InputError(
             f"client {client} has {samples} training samples and local.batch_size is {local.batch_size}, which "
-            "gives a batch of one sample; batch norm needs two (another batch size, partial_batch=drop, or norm=group)"
+            "gives a batch of one sample, but batch norm needs two; change the batch size, or use another norm"
         )
 
 

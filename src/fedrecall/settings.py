@@ -172,16 +172,19 @@ class Execution(Settings):
     """Where and how it runs. Not part of the recipe's identity: the results are the same."""
 
     section: ClassVar[str] = "execution"
-    engine: Literal["auto", "serial"] = Field(
-        default="auto", description="auto (serial) | serial: in this process"
+    engine: Literal["auto", "serial", "processes"] = Field(
+        default="auto",
+        description="serial: in this process | processes: in workers | auto: workers if it is worth it",
     )
-    workers: Positive | Literal["auto"] = Field(default="auto", description="worker processes; serial has one")
+    workers: Positive | Literal["auto"] = Field(
+        default="auto", description="worker processes; auto: as many as there are CPUs to use"
+    )
     data: str | None = Field(
         default=None, description="the folder with downloaded data sets; default: the variable FEDRECALL_DATA"
     )
 
     @model_validator(mode="after")
     def _serial_is_one(self) -> Execution:
-        if self.workers not in ("auto", 1):
+        if self.engine == "serial" and self.workers not in ("auto", 1):
             raise InputError(f"execution.workers is {self.workers}; the engine 'serial' has one worker")
         return self

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save_file
 
 from fedrecall.vector import Tensors
@@ -40,7 +41,9 @@ class ClientStore:
         path = self._file(client, round)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}.part")
-        save_file({name: tensor.contiguous() for name, tensor in state.items()}, beside)
+        save_file(
+            {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}, beside
+        )
         beside.replace(path)
         return round
 
@@ -48,7 +51,7 @@ class ClientStore:
         """Make these versions (client -> version) current and delete the ones they replace."""
         for client, version in accepted.items():
             before = self.versions.get(client, 0)
-            if version == 0 or version == before:
+            if version == before:
                 continue
             self.versions[client] = version
             if before:

@@ -247,7 +247,6 @@ def test_the_files_go_with_the_federation() -> None:
     assert not folder.exists()
 
 
-@pytest.mark.xfail(strict=True, reason="functools.cache on `pool` keeps every federation until the process ends")
 def test_the_files_go_with_a_federation_that_was_used() -> None:
     federation = Federation.from_clients([rows(10), rows(5)])
     folder = federation.train.x_path.parent

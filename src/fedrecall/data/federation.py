@@ -131,6 +131,15 @@ class Federation:
             class_names=data.class_names,
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes of a run, which read the same files and do not own them."""
+        parts = (self.train, self.test, self.assignment, self.num_classes, self.transform, self.class_names)
+        return Federation, parts
+
+    def temporary_folders(self) -> list[Path]:
+        """Folders that go when this federation does."""
+        return [Path(self._folder.name)] if self._folder else []
+
     def __len__(self) -> int:
         return self.assignment.clients
 

@@ -65,6 +65,6 @@ class Engine(Protocol):
         """What the tasks that follow start from or evaluate."""
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """The results, in the order of the tasks."""
+        """The results, in the order of the tasks. Their tensors are good until the next result is asked for."""
 
     def close(self) -> None: ...

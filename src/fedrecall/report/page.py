@@ -109,7 +109,7 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 def number(value: Any) -> str:
     if value is None:
-        return "–"
+        return "-"
     return str(value) if isinstance(value, int) else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
 
 

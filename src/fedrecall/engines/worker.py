@@ -1,0 +1,74 @@
+"""A worker process of the `processes` engine: `python -m fedrecall.engines.worker PORT`.
+
+It connects to the engine that started it, is told what to run, and answers until the engine is gone. Vectors come
+and go through boxes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from fedrecall.engines import link
+from fedrecall.engines.base import Result, Task
+from fedrecall.engines.box import Box, Boxes
+from fedrecall.errors import InputError
+from fedrecall.local import Worker
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the engine decides
+    connection = link.connect(int(sys.argv[1]))
+    folder, leftovers, path, setup = connection.recv()
+    sys.path[:] = path
+    try:
+        # From the engine that started this process, over a connection that only the two of them have the key to.
+        job, federation, store = pickle.loads(setup)
+        torch.set_num_threads(job.local.threads)
+        worker = Worker(job, federation, store)
+    except Exception:
+        connection.send(("failed", None, traceback.format_exc()))
+        return
+    try:
+        serve(connection, worker, folder)
+    except (EOFError, ConnectionError):  # the engine is gone, perhaps killed: leave nothing of it behind
+        for path in leftovers:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def serve(connection: Connection, worker: Worker, folder: Path) -> None:
+    boxes, results = Boxes(folder), dict[int, Box]()
+    while True:
+        kind, *rest = connection.recv()
+        if kind == "stop":
+            return
+        if kind == "publish":
+            server, buffers = ({name: t.clone() for name, t in boxes.take(header).items()} for header in rest)
+            worker.publish(server, buffers)
+        else:
+            task, slot = rest
+            connection.send(answer(worker, task, results.setdefault(slot, Box(folder, f"result-{slot}"))))
+
+
+def answer(worker: Worker, task: Task, box: Box) -> tuple[object, ...]:
+    """The result of a task; its vectors are left in the box."""
+    try:
+        result = worker.run(task)
+    except InputError as error:
+        return "refused", task, str(error)
+    except Exception:
+        return "failed", task, traceback.format_exc()
+    sent = {f"sent.{name}": tensor for name, tensor in result.sent.items()}
+    header = box.put(sent | {f"buffer.{name}": tensor for name, tensor in result.buffers.items()})
+    return "done", Result(task, {}, {}, result.state, result.n, result.steps, result.metrics), header
+
+
+if __name__ == "__main__":
+    main()
