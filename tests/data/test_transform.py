@@ -213,9 +213,7 @@ def test_floating_features_become_float32(dtype):
     assert out.tolist() == [[1.5, -2.0]]
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.bool]
-)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.bool])
 def test_integers_become_int64(dtype):
     out = Plain()(torch.tensor([[1, 0]], dtype=dtype))
     assert out.dtype == torch.int64

@@ -17,10 +17,9 @@ import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
 
+from fedrecall.data.draws import Ints, dirichlet_shares, draw_classes, samples_of
 from fedrecall.errors import InputError
 
-Ints = NDArray[np.integer[Any]]
-Floats = NDArray[np.float64]
 Ids = NDArray[Any] | None
 
 # What the partitions' keys mean, said once; `fedrecall recipes show --defaults` prints it.
@@ -133,10 +132,10 @@ class Dirichlet(Partition):
         sizes = np.full(self.clients, len(labels) // self.clients)
         left = np.bincount(labels, minlength=num_classes)
         drawn = []
-        for size, q in zip(sizes, _dirichlet(rng, self.alpha, (self.clients, num_classes))):
-            drawn.append(_draw_classes(rng, q, left, size))
+        for size, q in zip(sizes, dirichlet_shares(rng, self.alpha, (self.clients, num_classes))):
+            drawn.append(draw_classes(rng, q, left, size))
             left -= np.bincount(drawn[-1], minlength=num_classes)
-        return _samples_of(rng, np.concatenate(drawn), labels), sizes
+        return samples_of(rng, np.concatenate(drawn), labels), sizes
 
 
 @dataclass(frozen=True)
@@ -157,12 +156,12 @@ class Classwise(Partition):
         _check_enough(len(labels), self.clients, "min_size", self.min_size)
         counts = self._cut(rng, np.bincount(labels, minlength=num_classes))
         drawn = np.repeat(np.tile(np.arange(num_classes), self.clients), counts.ravel())
-        return _samples_of(rng, drawn, labels), counts.sum(axis=1)
+        return samples_of(rng, drawn, labels), counts.sum(axis=1)
 
     def _cut(self, rng: Generator, per_class: Ints) -> Ints:
         """Samples of each class at each client, [clients, classes]."""
         for _ in range(MOST_TRIES):
-            shares = _dirichlet(rng, self.alpha, (len(per_class), self.clients))
+            shares = dirichlet_shares(rng, self.alpha, (len(per_class), self.clients))
             cuts = np.rint(np.cumsum(shares, axis=1) * per_class[:, None]).astype(np.int64)
             cuts[:, -1] = per_class
             counts = np.diff(cuts, axis=1, prepend=0).T
@@ -245,52 +244,6 @@ PARTITIONS: dict[str, type[Partition]] = {
     "shards": Shards,
     "natural": Natural,
 }
-
-
-def _dirichlet(rng: Generator, alpha: float, shape: tuple[int, int]) -> Floats:
-    """Rows drawn from Dir(alpha, .., alpha).
-
-    Gammas are drawn as logarithms, G(alpha) = G(alpha + 1) U^(1 / alpha): plain ones underflow to 0 / 0 at a
-    small alpha, and `Generator.dirichlet` rounds small shares to zero more often in the later entries.
-    """
-    alpha = max(alpha, 1e-300)  # below, a draw is one class in any case, and 1 / alpha overflows
-    log_gamma = np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha
-    gamma = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
-    shares: Floats = gamma / gamma.sum(axis=1, keepdims=True)
-    return shares
-
-
-def _draw_classes(rng: Generator, q: Floats, left: Ints, size: int) -> Ints:
-    """`size` classes by q, none more often than `left` of it: what one-by-one draws give, in their order.
-
-    Many draws are made at once. Leaving out those of a class that was used up by then, and drawing again for
-    them, is the same as drawing from the renormalised rest.
-    """
-    left, parts = left.copy(), []
-    while size > 0:
-        p = np.where(left > 0, q, 0.0)
-        if p.any():
-            part = rng.choice(len(q), size, p=p / p.sum())
-            for c in np.flatnonzero(np.bincount(part, minlength=len(q)) > left):
-                part = np.delete(part, np.flatnonzero(part == c)[left[c] :])
-        else:  # q underflowed to zero in all that remain: each remaining sample is as likely as any other
-            part = rng.permutation(np.repeat(np.arange(len(q)), rng.multivariate_hypergeometric(left, size)))
-        left -= np.bincount(part, minlength=len(q))
-        size -= len(part)
-        parts.append(part)
-    return np.concatenate(parts)
-
-
-def _samples_of(rng: Generator, drawn: Ints, labels: Ints) -> Ints:
-    """A random sample of the class for each entry of `drawn`, none twice."""
-    mixed = rng.permutation(len(labels))
-    by_class = mixed[np.argsort(labels[mixed], kind="stable")]
-    label = labels[by_class]
-    place_in_class = np.arange(len(label)) - np.searchsorted(label, label)
-    taken = place_in_class < np.bincount(drawn, minlength=label[-1] + 1)[label]
-    samples = np.empty(len(drawn), np.int64)
-    samples[np.argsort(drawn, kind="stable")] = by_class[taken]
-    return samples
 
 
 def _numbered(ids: Ids, samples: int) -> Ints:
