@@ -20,9 +20,7 @@ class Finished:
 
 
 @pytest.fixture
-def fedrecall(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Finished]:
+def fedrecall(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
     """The console script, called in this process."""
 
     def call(*words: object) -> Finished:

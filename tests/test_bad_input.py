@@ -94,7 +94,9 @@ def check_one_sentence(finished, named: str) -> None:
     assert named in finished.err
 
 
-@pytest.mark.parametrize(("words", "named"), WORDS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("words", "named"), WORDS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
 def test_bad_words_are_one_sentence(fedrecall, tmp_path, words, named) -> None:
     before = contents(tmp_path)
     check_one_sentence(fedrecall(*words), named)

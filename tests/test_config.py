@@ -22,6 +22,7 @@ participation: 0.1
 local: {epochs: 3, batch_size: 64, lr: 0.01, momentum: 0.0, weight_decay: 1.0e-4, step: exact}
 evaluation: {every: 10, test_last: 100}
 forgetting: {every: 0}
+checkpoint: {seconds: 60}
 seed: 0
 execution: {engine: auto, workers: auto}
 """
@@ -99,7 +100,9 @@ def test_a_number_like_1e_minus_4_is_a_number(recipe_file) -> None:
 
 
 def test_a_recipe_says_every_key_and_reads_itself_again(recipe_file) -> None:
-    loaded = load("demo", ["local.schedule={name: step, factor: 0.5, every: 10}", "model={name: mlp, hidden: [5]}"])
+    loaded = load(
+        "demo", ["local.schedule={name: step, factor: 0.5, every: 10}", "model={name: mlp, hidden: [5]}"]
+    )
     again = load(recipe_file(loaded.yaml()))
     assert again == loaded
     assert again.digest() == loaded.digest()
@@ -125,8 +128,6 @@ def test_the_reference_names_every_key_and_reads_as_the_default_recipe(recipe_fi
     assert load(recipe_file(text)) == Recipe()
     for key in ("partition", "alpha", "held_out", "smoothing", "test_last", "workers", "partial_batch", "hidden"):
         assert f"{key}:" in text
-
-
 
 
 def test_a_class_of_the_users_own_is_named_by_its_module(tmp_path, monkeypatch) -> None:

@@ -20,6 +20,7 @@ from fedrecall.errors import InputError, nearest
 from fedrecall.models import MODELS
 from fedrecall.objectives import OBJECTIVES
 from fedrecall.settings import (
+    Checkpoint,
     Evaluation,
     Execution,
     Forgetting,
@@ -48,6 +49,7 @@ EITHER_OR = [
     ("participation", "clients_per_round"),
     ("local.epochs", "local.steps"),
     ("forgetting.every", "forgetting.rounds"),
+    ("checkpoint.seconds", "checkpoint.every"),
 ]
 
 # Stands for a section that was given as a Python object, which a recipe cannot build again.
@@ -72,6 +74,7 @@ class Recipe(Settings):
     local: Local = Field(default_factory=Local, description="how a client trains")
     evaluation: Evaluation = Field(default_factory=Evaluation, description="when the global model is evaluated")
     forgetting: Forgetting = Field(default_factory=Forgetting, description="when forgetting is measured")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="when the state of the run is saved")
     seed: Whole = Field(default=0, description="of initial weights, client sampling, batches and augmentation")
     execution: Execution = Field(default_factory=Execution, description="where and how it runs")
 
@@ -112,7 +115,7 @@ class Recipe(Settings):
 
     def digest(self) -> str:
         """The identity of the result: the hash of all that decides it."""
-        tree = {key: value for key, value in self.tree().items() if key != "execution"}
+        tree = {key: value for key, value in self.tree().items() if key not in ("execution", "checkpoint")}
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedrecall import checkpoint
 from fedrecall import forgetting as forgot
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.config import Recipe
@@ -91,12 +92,15 @@ class Experiment:
         store = ClientStore(folder.path / "clients")
         engine = choose(self.recipe.execution, self.count, self._local_steps())
         server, buffers = self.algorithm.init(self.flat.w.clone()), self.flat.buffers()
-        lines = []
+        lines, saved = [], began
         engine.open(self.job, self.federation, store)
         try:
             for t in range(1, self.recipe.rounds + 1):
                 server, buffers, line = self._round(t, engine, store, server, buffers)
                 lines.append(line)
+                if t == self.recipe.rounds or self.recipe.checkpoint.due(t, time.perf_counter() - saved):
+                    self._checkpoint(t, server, buffers, store)
+                    saved = time.perf_counter()
                 if watch:
                     watch(line)
         finally:
@@ -162,6 +166,11 @@ class Experiment:
         clock.append(time.perf_counter())
         self._record(line, clock)
         return server, buffers, line
+
+    def _checkpoint(self, t: int, server: Tensors, buffers: Tensors, store: ClientStore) -> None:
+        folder = self.folder.path / "checkpoints"
+        checkpoint.save(folder, t, server, buffers, store.versions, self.recipe.digest())
+        store.keep(checkpoint.KEPT)
 
     def _aggregate(self, server: Tensors, sums: Sums) -> Tensors:
         """The server update, rounded once to the model's precision."""

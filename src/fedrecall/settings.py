@@ -168,6 +168,27 @@ class Forgetting(Settings):
         return bool(self.every) and round % (self.every or 1) == 0
 
 
+class Checkpoint(Settings):
+    """When the state of the run is saved."""
+
+    section: ClassVar[str] = "checkpoint"
+    seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="seconds between checkpoints (60 unless `every` is given); the last round always is",
+    )
+    every: Positive | None = Field(default=None, description="or: rounds between checkpoints")
+
+    @model_validator(mode="after")
+    def _seconds_or_every(self) -> Checkpoint:
+        exclusive(self, "seconds", "every")
+        if self.seconds is None and self.every is None:
+            object.__setattr__(self, "seconds", 60.0)
+        return self
+
+    def due(self, round: int, seconds_since: float) -> bool:
+        return round % self.every == 0 if self.every else seconds_since >= (self.seconds or 0)
+
+
 class Execution(Settings):
     """Where and how it runs. Not part of the recipe's identity: the results are the same."""
 

@@ -7,6 +7,7 @@ and a late reply then change nothing. Only clients that have taken part have a f
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class ClientStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.versions: dict[int, int] = {}
+        self._kept: deque[dict[int, int]] = deque()  # the tables of the kept checkpoints
 
     def _file(self, client: int, version: int) -> Path:
         # At most 1000 clients share a folder: directories with very many entries are slow on some file systems.
@@ -48,11 +50,20 @@ class ClientStore:
         return round
 
     def commit(self, accepted: Mapping[int, int]) -> None:
-        """Make these versions (client -> version) current and delete the ones they replace."""
+        """Make these versions (client -> version) current and delete those that nothing refers to any more."""
         for client, version in accepted.items():
-            before = self.versions.get(client, 0)
-            if version == before:
-                continue
+            before = self.version(client)
             self.versions[client] = version
-            if before:
-                self._file(client, before).unlink(missing_ok=True)
+            self._delete_unless_named(client, before)
+
+    def keep(self, checkpoints: int) -> None:
+        """The current table belongs to a checkpoint now; the tables of the last `checkpoints` are kept."""
+        self._kept.append(dict(self.versions))
+        while len(self._kept) > checkpoints:
+            for client, version in self._kept.popleft().items():
+                self._delete_unless_named(client, version)
+
+    def _delete_unless_named(self, client: int, version: int) -> None:
+        named = any(table.get(client) == version for table in (self.versions, *self._kept))
+        if version and not named:
+            self._file(client, version).unlink(missing_ok=True)

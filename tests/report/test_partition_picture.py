@@ -96,9 +96,7 @@ def test_dollars_and_underscores_in_names_are_only_characters(tmp_path, classes)
     path = tmp_path / "a.svg"
     # As a formula `$\frac$` would not even parse.
     draw_partition(some_counts(3, classes), names, path, r"costs $5 and $\alpha$")
-    drawn_text = re.findall(
-        r"<!-- (.*?) -->", path.read_text()
-    )  # the SVG writer notes each text beside its shape
+    drawn_text = re.findall(r"<!-- (.*?) -->", path.read_text())  # the SVG writer notes each text beside its shape
     assert "costs $5 and $\\alpha$" in drawn_text
     assert "$x_1$" in drawn_text
     assert classes > 10 or "_hidden" in drawn_text
