@@ -100,7 +100,8 @@ def test_clients_are_a_function_of_seed_and_round() -> None:
 
 
 @pytest.mark.parametrize(
-    ("population", "share", "count"), [(100, 0.1, 10), (100, 0.02, 2), (3, 0.1, 1), (7, 1.0, 7)]
+    ("population", "share", "count"),
+    [(100, 0.1, 10), (100, 0.02, 2), (100, 0.29, 29), (28, 0.1, 3), (3, 0.1, 1), (7, 1.0, 7)],
 )
 def test_a_share_of_the_clients_is_rounded_and_at_least_one(population: int, share: float, count: int) -> None:
     assert clients_per_round(Recipe(participation=share), population) == count

@@ -211,11 +211,6 @@ def test_training_does_not_touch_torchs_generator() -> None:
     assert torch.equal(torch.rand(2), expected)
 
 
-def test_dropout_is_a_function_of_round_and_client() -> None:
-    made = worker(noisy)
-    assert not torch.equal(train(made, 0, round=1).sent["w"], train(made, 0, round=2).sent["w"])
-
-
 def loaded(model: nn.Module, made: Worker) -> nn.Module:
     """A module of its own with what the worker's has."""
     model.load_state_dict(copy.deepcopy(made.flat.module.state_dict()))
@@ -240,31 +235,42 @@ def test_the_probe_does_not_change_what_is_sent() -> None:
     assert "correct" not in without.metrics
 
 
+class Sensitive(nn.Linear):
+    """Depends on who is in the batch, and keeps a random number of each forward."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.drawn = torch.rand(1).item()
+        return super().forward(x) * len(x)
+
+
 @pytest.mark.parametrize("size", [256, 512, 768])
 def test_evaluation_does_not_depend_on_the_parts(size: int) -> None:
     random = np.random.default_rng(0)
-    x, y = random.normal(size=(1500, 6)).astype(np.float32), random.integers(0, 3, 1500)
-    made = worker(noisy, federation=Federation.from_clients([(x[:9], y[:9])], num_classes=3, test=(x, y)))
+    test = random.normal(size=(1500, 6)).astype(np.float32), random.integers(0, 3, 1500)
+    made = worker(lambda: Sensitive(6, 3), federation=Federation.from_clients([test], test=test))
     whole = made.run(Task("evaluate", 1, 0, split="test", stop=1500)).metrics
     tasks = [Task("evaluate", 1, 0, split="test", start=at, stop=at + size) for at in range(0, 1500, size)]
     for name in ("loss", "correct"):
         assert (np.concatenate([made.run(task).metrics[name] for task in tasks]) == whole[name]).all()
 
 
-class Pulled(FedAvg):
-    """g += mu (y - x) with mu 0.7, and each client counts its rounds."""
+def test_what_a_model_draws_is_a_function_of_round_and_client() -> None:
+    made, drawn = worker(lambda: Sensitive(6, 3), steps=1, epochs=None), []
+    for client, t in [(0, 1), (1, 1), (0, 2), (0, 1)]:
+        train(made, client, round=t)
+        drawn.append(made.flat.module.drawn)
+    assert drawn[0] == drawn[3]
+    assert len(set(drawn)) == 3
 
-    def init_client(self, x: Tensor) -> Tensors:
-        return {"rounds": torch.zeros(1)}
+
+class Pulled(FedAvg):
+    """g += mu (y - x) with mu 0.7; the local training as it was taken is sent along."""
 
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
         g += 0.7 * (y - server["w"])
 
     def finish(self, y, server, client, local, extra):
-        count = client["rounds"] + 1
-        return {"w": y, "count": count, "local": torch.tensor([local.steps, local.lr, local.samples])}, {
-            "rounds": count
-        }
+        return {"w": y, "local": torch.tensor([local.steps, local.lr, local.momentum, local.samples])}, {}
 
 
 def test_the_correction_is_added_to_every_step() -> None:
@@ -285,15 +291,6 @@ def test_the_correction_is_added_to_every_step() -> None:
         torch.testing.assert_close(slot.view(sent), expected.detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_finished_knows_steps_rate_and_samples() -> None:
-    assert train(worker(plain, Pulled()), 1).sent["local"].tolist() == pytest.approx([6, 0.1, 24])  # 2 x 24 / 8
-
-
-def test_a_client_gets_its_state_back_the_next_time() -> None:
-    made = worker(plain, Pulled())
-    counts = []
-    for t, client in [(1, 0), (2, 1), (3, 0), (7, 0)]:
-        result = train(made, client, round=t, state_version=made.store.version(client))
-        made.store.commit({client: result.state})
-        counts.append(result.sent["count"].item())
-    assert counts == [1, 1, 2, 3]
+def test_what_is_finished_knows_steps_rate_momentum_and_samples() -> None:
+    sent = train(worker(plain, Pulled()), 1).sent
+    assert sent["local"].tolist() == pytest.approx([6, 0.1, 0.9, 24])  # 2 epochs of 24 / 8 steps

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedrecall.losses import WSMLoss, log_weights, reweighted_cross_entropy, reweighted_cross_entropy_from_logs
 
 Array = npt.NDArray[Any]
-quickly = settings(deadline=None, max_examples=40)
+quickly = settings(deadline=None, max_examples=30)
 EXTREME = st.sampled_from([-1e4, -100.0, -1.0, 0.0, 2.5, 100.0, 1e4])
 ORDINARY = st.floats(-30, 30)
 
@@ -226,3 +226,18 @@ def test_float64_logits_take_the_logarithm_of_a_float32_beta_in_float64() -> Non
     f, y, beta = np.zeros((1, 3)), np.array([0]), torch.tensor([0.1, 0.2, 0.3])
     loss = reweighted_cross_entropy(torch.tensor(f), torch.tensor(y), beta)
     np.testing.assert_allclose(loss.item(), mean_loss(f, y, beta.double().numpy(), 1.0), rtol=1e-14)
+
+
+def test_autocast_computes_in_float32() -> None:
+    x, w = torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(2)).unbind()
+    y, loss = torch.arange(8), WSMLoss(torch.ones(8), label_smoothing=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        f = x @ w
+        inside = loss(f, y)
+    assert (f.dtype, inside.dtype) == (torch.bfloat16, torch.float32)
+    torch.testing.assert_close(inside, loss(f.float(), y))
+
+
+def test_float64_beta_leaves_float32_logits_in_float32() -> None:
+    loss = reweighted_cross_entropy(torch.zeros(1, 2), torch.tensor([0]), np.array([0.5, 0.5]))
+    assert loss.dtype is torch.float32

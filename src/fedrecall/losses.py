@@ -81,6 +81,7 @@ def reweighted_cross_entropy(
     """
     _check_settings(tau, smoothing, label_smoothing, reduction)
     beta = torch.as_tensor(beta, device=logits.device)
+    _check_length(beta, logits)
     return reweighted_cross_entropy_from_logs(
         logits,
         target,
@@ -127,9 +128,8 @@ def reweighted_cross_entropy_from_logs(
 
 def _quick_loss(logits: Tensor, target: Tensor, log_weight: Tensor, ignore_index: int, reduction: str) -> Tensor:
     """Cross-entropy at `f + log_weight`, which has our gradient, with the constant `log_weight_y` put back."""
-    dims = logits.dim()
-    shift = log_weight if dims < 3 else _along_classes(log_weight, logits)
-    scores = (logits + shift).log_softmax(1 if dims > 1 else 0) - shift
+    shift = _along_classes(log_weight, logits)
+    scores = (logits + shift).log_softmax(1 if logits.dim() > 1 else 0) - shift
     return F.nll_loss(scores, target, None, None, ignore_index, None, reduction)
 
 
@@ -141,10 +141,9 @@ def _along_classes(vector: Tensor, logits: Tensor) -> Tensor:
 def _losses(
     logits: Tensor, target: Tensor, log_weight: Tensor, weight: Tensor | None, ignore_index: int, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each position and how much it counts in their mean; `eps` is the label smoothing."""
+    """The loss of each position, also for a label of weight zero, and how much it counts in their mean."""
     dim = 1 if logits.dim() > 1 else 0
-    shifted = logits + _along_classes(log_weight, logits)
-    scores = logits - shifted.logsumexp(dim, keepdim=True)  # finite where the weight is zero too
+    scores = logits - (logits + _along_classes(log_weight, logits)).logsumexp(dim, keepdim=True)
     weighted = scores if weight is None else scores * _along_classes(weight, logits)
     if target.is_floating_point():
         if ignore_index >= 0:
@@ -154,7 +153,7 @@ def _losses(
     else:
         losses = F.nll_loss(scores, target, weight, ignore_index=ignore_index, reduction="none")
         kept = (target != ignore_index).to(logits.dtype)
-        counts = kept if weight is None else kept * weight[torch.where(kept > 0, target, 0)]
+        counts = kept if weight is None else kept * weight[torch.where(kept > 0, target, 0).long()]
     if eps:
         present = (log_weight > -math.inf).to(logits.dtype)
         even = _along_classes(present / present.sum(), logits)
@@ -180,11 +179,16 @@ def _check_settings(tau: float, smoothing: float, label_smoothing: float, reduct
         raise InputError(f"reduction must be 'mean', 'sum' or 'none', not {reduction!r}.")
 
 
+def _check_length(beta: Tensor, logits: Tensor) -> None:
+    classes = logits.shape[1 if logits.dim() > 1 else 0]
+    if beta.shape != (classes,):  # a beta of one entry would pass for any number of classes
+        raise InputError(f"beta has the shape {tuple(beta.shape)}, but the logits have {classes} classes.")
+
+
 def check_beta(beta: ArrayLike, num_classes: int | None = None) -> Tensor:
     """`beta` as a tensor, or `InputError` if it cannot weigh the classes.
 
-    It need not sum to one: a common factor moves the loss by a constant and leaves the gradient alone.
-    (Not so with smoothing, whose `lam / C` is meant for shares.)
+    It need not sum to one: a common factor only moves the loss by a constant (unless smoothing is used).
 
     >>> check_beta([0.5, -0.5])
     Traceback (most recent call last):
@@ -211,7 +215,7 @@ def check_targets(target: Tensor, beta: ArrayLike, ignore_index: int = -100, *, 
 
     >>> check_targets(torch.tensor([0, 2]), beta=[0.5, 0.5, 0.0])
     Traceback (most recent call last):
-    fedrecall.errors.InputError: Label 2 has beta = 0: the client's shares count no sample of that class.
+    fedrecall.errors.InputError: Label 2 has beta = 0: the client's shares count no sample of it.
     """
     beta = torch.as_tensor(beta, device=target.device)
     if target.is_floating_point():
@@ -226,22 +230,19 @@ def check_targets(target: Tensor, beta: ArrayLike, ignore_index: int = -100, *, 
         raise InputError(f"Label {int(outside[0])} is out of range: beta has {len(beta)} classes.")
     absent = labels[beta[labels] == 0]
     if len(absent) and not smoothing:
-        y = int(absent[0])
-        raise InputError(f"Label {y} has beta = 0: the client's shares count no sample of that class.")
+        raise InputError(f"Label {int(absent[0])} has beta = 0: the client's shares count no sample of it.")
 
 
 class WSMLoss(nn.Module):
     """`reweighted_cross_entropy` as a module that holds the `beta` of one client.
 
-    `validate` checks the labels of the first batch (None), of every batch (True) or of none (False: the
-    choice for `vmap` and tracing, where no value can be looked at).
+    `validate` checks the labels of the first batch (None), of all (True) or of none (False, as `vmap` needs).
 
     >>> loss = WSMLoss(class_proportions([0, 1, 1], num_classes=3))
     >>> loss(torch.tensor([[2.0, 1.0, 9.0]]), torch.tensor([0]))
     tensor(-0.5472)
     """
 
-    log_weight: Tensor
     weight: Tensor | None
 
     def __init__(
@@ -265,12 +266,14 @@ class WSMLoss(nn.Module):
         self.register_buffer("weight", weight, persistent=False)
         self.tau, self.smoothing, self.label_smoothing = tau, smoothing, label_smoothing
         self.ignore_index, self.reduction, self.validate = ignore_index, reduction, validate
-        self._to_check = validate is not False
+        self._to_check = True
         self._quick = weight is None and not label_smoothing and reduction != "none"
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         if self._to_check:
-            check_targets(target, self._exact > -math.inf, self.ignore_index)
+            _check_length(self._exact, logits)
+            if self.validate is not False:
+                check_targets(target, self._exact > -math.inf, self.ignore_index)
             self._to_check = bool(self.validate)
         # Not self.log_weight: nn.Module finds a buffer after a failed lookup, which is 5 % of a small step.
         log_weight = cast(Tensor, self._buffers["log_weight"])
@@ -293,5 +296,4 @@ class WSMLoss(nn.Module):
 
     def extra_repr(self) -> str:
         names = ("tau", "smoothing", "ignore_index", "reduction", "label_smoothing", "validate")
-        shown = (f"{name}={getattr(self, name)!r}" for name in names)
-        return ", ".join([f"classes={len(self._exact)}", *shown])
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)

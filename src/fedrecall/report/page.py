@@ -122,26 +122,37 @@ def warnings(runs: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def figure(runs: list[dict[str, Any]], key: str, label: str, title: str) -> str:
-    """Curves over the rounds as an inline SVG."""
+def curves(runs: list[dict[str, Any]], key: str, label: str) -> Figure | None:
+    """A metric over the rounds, a line for each run; None if no run has it."""
     drawn = Figure(figsize=(8, 4), layout="constrained")
     axes = drawn.subplots()
-    any_points = False
     for position, run in enumerate(runs):
-        points = [(m["round"], m[key]) for m in run["metrics"] if m.get(key) is not None]
-        if not points:
-            continue
-        any_points = True
-        colour, dashes = COLOURS[position % len(COLOURS)], DASHES[position % len(DASHES)]
-        rounds, values = zip(*points)
-        axes.plot(rounds, values, label=run["name"].replace("$", r"\$"), lw=2, color=colour, ls=dashes)
-    if not any_points:
-        return ""
+        points = [(line["round"], line[key]) for line in run["metrics"] if line.get(key) is not None]
+        if points:
+            rounds, values = zip(*points)
+            name = run["name"].replace("$", r"\$")
+            axes.plot(
+                rounds, values, label=name, lw=2, color=in_turn(COLOURS, position), ls=in_turn(DASHES, position)
+            )
+    if not axes.lines:
+        return None
     axes.set_xlabel("round")
     axes.set_ylabel(label)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
+    return drawn
+
+
+def in_turn(choices: list[str], position: int) -> str:
+    return choices[position % len(choices)]
+
+
+def figure(runs: list[dict[str, Any]], key: str, label: str, title: str) -> str:
+    """Curves as an inline SVG."""
+    drawn = curves(runs, key, label)
+    if drawn is None:
+        return ""
     text = io.StringIO()
     drawn.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
