@@ -181,9 +181,6 @@ def test_without_validation_data_it_is_refused_before_anything_is_written(tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="np.mean over the probed rounds: one that has no value makes the summary null"
-)
 def test_a_round_without_a_value_is_left_out_of_the_summary(tmp_path: Path) -> None:
     # Client 1 has no validation data: its model can forget but not learn, and client 0's cannot forget.
     federation = Federation.from_clients([(X[:40], Y[:40]), (X[40:43], Y[40:43])], num_classes=3)

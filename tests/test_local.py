@@ -171,9 +171,6 @@ def test_a_batch_of_one_sample_is_fine_without_batch_norm() -> None:
     assert train(worker(plain, batch_size=1, epochs=1), 1).steps == 24
 
 
-@pytest.mark.xfail(
-    strict=True, raises=InputError, reason="methods.md: dropped, and refused only if it is the only one"
-)
 def test_a_last_batch_of_one_sample_is_dropped_by_batch_norm() -> None:
     assert train(worker(noisy, batch_size=23, partial_batch="keep", epochs=1), 1).steps == 1  # 24 = 23 + 1
 

@@ -196,9 +196,6 @@ class Emptying(Counting):
         return {"w": y, "count": torch.ones(1)}, client
 
 
-@pytest.mark.xfail(
-    strict=True, reason="init_client is handed the server's own vector, which the next client starts from"
-)
 def test_a_state_changed_in_place_does_not_change_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from fedrecall.data.federation import Federation
 from fedrecall.engines import choose
 from fedrecall.engines.base import Engine, Job, Result, Task
 from fedrecall.errors import InputError
-from fedrecall.local import build, steps_per_epoch
+from fedrecall.local import build, check_outputs, steps_per_epoch
 from fedrecall.record import RunFolder, environment
 from fedrecall.rng import stream
 from fedrecall.store import ClientStore
@@ -43,32 +43,36 @@ class Sums:
 
     tensors: Tensors = field(default_factory=dict)
     totals: dict[str, float] = field(default_factory=dict)
-    integers: torch.Tensor | None = None
+    floats: torch.Tensor | None = None  # buffers, weighted by the samples
+    counters: torch.Tensor | None = None
+    samples: int = 0
     loss: float = 0.0
 
     def add(self, result: Result, algorithm: Algorithm) -> None:
         for name, tensor in result.sent.items():
-            self._add(name, tensor, algorithm.weight(name, result.n, result.steps))
-        self._add("buffers", result.buffers["b"], float(result.n))
+            weight = algorithm.weight(name, result.n, result.steps)
+            self.tensors[name] = added(self.tensors.get(name), tensor, weight)
+            self.totals[name] = self.totals.get(name, 0.0) + weight
         counters = result.buffers["i"]
-        self.integers = counters.clone() if self.integers is None else torch.maximum(self.integers, counters)
+        self.counters = counters.clone() if self.counters is None else torch.maximum(self.counters, counters)
+        self.floats = added(self.floats, result.buffers["b"], result.n)
+        self.samples += result.n
         self.loss += result.n * result.metrics["loss"]
-
-    def _add(self, name: str, tensor: torch.Tensor, weight: float) -> None:
-        if name not in self.tensors:
-            self.tensors[name] = torch.zeros_like(tensor, dtype=torch.float64)
-            self.totals[name] = 0.0
-        self.tensors[name].add_(tensor, alpha=weight)
-        self.totals[name] += weight
 
     def buffers(self, dtype: torch.dtype) -> Tensors:
         """Float buffers are means, counters the largest."""
-        assert self.integers is not None
-        mean = self.tensors["buffers"] / self.totals["buffers"]
-        return {"b": mean.to(dtype), "i": self.integers}
+        assert self.floats is not None
+        assert self.counters is not None
+        return {"b": (self.floats / self.samples).to(dtype), "i": self.counters}
 
     def mean_loss(self) -> float:
-        return self.loss / self.totals["buffers"]
+        return self.loss / self.samples
+
+
+def added(total: torch.Tensor | None, tensor: torch.Tensor, weight: float) -> torch.Tensor:
+    if total is None:
+        total = torch.zeros_like(tensor, dtype=torch.float64)
+    return total.add_(tensor, alpha=weight)
 
 
 class Experiment:
@@ -78,6 +82,7 @@ class Experiment:
         self.recipe, self.job, self.federation = recipe, job, federation
         self.algorithm = job.algorithm
         self.flat = build(job, federation)
+        check_outputs(self.flat, federation)
         self.count = clients_per_round(recipe, federation.population)
         self.has_validation = len(federation.pool("validation")[1]) > 0
         self.owners = federation.owners()
@@ -130,6 +135,9 @@ class Experiment:
         note = self.job.objective.note(partition["one_class_clients"]["count"], federation.population)
         if note:
             folder.event("warning", 0, note)
+        late = [t for t in self.recipe.forgetting.rounds or () if t > self.recipe.rounds]
+        if late:
+            folder.event("warning", 0, f"forgetting.rounds has {late}, but there are {self.recipe.rounds} rounds")
 
     def _round(
         self, t: int, engine: Engine, store: ClientStore, server: Tensors, buffers: Tensors
@@ -175,9 +183,8 @@ class Experiment:
     def _aggregate(self, server: Tensors, sums: Sums) -> Tensors:
         """The server update, rounded once to the model's precision."""
         dtype = server["w"].dtype
-        sent = {name: tensor for name, tensor in sums.tensors.items() if name != "buffers"}
-        new = self.algorithm.aggregate(server, sent, sums.totals, self.federation.population)
-        return {name: tensor.to(dtype) for name, tensor in new.items()}
+        new = self.algorithm.aggregate(server, sums.tensors, sums.totals, self.federation.population)
+        return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in new.items()}
 
     def _accuracies(self, t: int, engine: Engine, server: Tensors, buffers: Tensors) -> dict[str, float]:
         recipe = self.recipe
@@ -244,18 +251,21 @@ def clients_per_round(recipe: Recipe, population: int) -> int:
 def summarise(lines: Iterable[dict[str, Any]], recipe: Recipe, seconds: float) -> dict[str, Any]:
     """What a run came to. The final accuracy is the mean test accuracy of the last rounds."""
     lines = list(lines)
-    tested = [line["test_accuracy"] for line in lines if "test_accuracy" in line]
-    validated = [line["val_accuracy"] for line in lines if "val_accuracy" in line]
-    probed = [line["forgetting"] for line in lines if "forgetting" in line]
-    learned = [line["learned"] for line in lines if "learned" in line]
+
+    def measured(key: str) -> list[float]:
+        return [line[key] for line in lines if key in line and np.isfinite(line[key])]
+
+    def mean(key: str) -> float | None:
+        return float(np.mean(measured(key))) if measured(key) else None
+
     return {
         "status": "finished",
         "rounds": recipe.rounds,
-        "final_accuracy": float(np.mean(tested)) if tested else None,
-        "final_accuracy_rounds": len(tested),
-        "last_val_accuracy": validated[-1] if validated else None,
-        "forgetting": float(np.mean(probed)) if probed else None,
-        "learned": float(np.mean(learned)) if learned else None,
+        "final_accuracy": mean("test_accuracy"),
+        "final_accuracy_rounds": len(measured("test_accuracy")),
+        "last_val_accuracy": measured("val_accuracy")[-1] if measured("val_accuracy") else None,
+        "forgetting": mean("forgetting"),
+        "learned": mean("learned"),
         "recipe_sha256": recipe.digest(),
         "seconds": round(seconds, 3),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,13 +25,13 @@ from fedrecall.vector import FlatModel, Tensors, materialise
 EVALUATION_BATCH = 256  # fixed, because kernels may round differently for other sizes
 
 
-def batches(indices: np.ndarray, local: Local, random: np.random.Generator) -> Iterator[Tensor]:
-    """Positions of the samples of each step: a new order every epoch, in batches.
+def batches(indices: np.ndarray, local: Local, random: np.random.Generator, least: int = 1) -> Iterator[Tensor]:
+    """Positions of the samples of each step: a new order every epoch, in batches of at least `least` samples.
 
     A last partial batch is dropped (or kept, as the settings say) unless it is the only one.
     """
     size = min(local.batch_size, len(indices))
-    per_epoch = steps_per_epoch(len(indices), local)
+    per_epoch = steps_per_epoch(len(indices), local, least)
     left = local.steps or (local.epochs or 0) * per_epoch
     while left > 0:
         order = torch.from_numpy(random.permutation(indices))
@@ -39,20 +40,15 @@ def batches(indices: np.ndarray, local: Local, random: np.random.Generator) -> I
         left -= per_epoch
 
 
-def steps_per_epoch(samples: int, local: Local) -> int:
+def steps_per_epoch(samples: int, local: Local, least: int = 1) -> int:
     size = min(local.batch_size, samples)
-    return -(-samples // size) if local.partial_batch == "keep" else samples // size
+    whole, last = divmod(samples, size)
+    return whole + (local.partial_batch == "keep" and last >= least)
 
 
-def refuse_single_samples(module: nn.Module, samples: int, local: Local, client: int) -> None:
-    """Batch norm has no statistics of one sample."""
-    size = min(local.batch_size, samples)
-    last = samples % size if local.partial_batch == "keep" else 0
-    if 1 in (size, last) and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules()):
-        raise InputError(
-            f"client {client} has {samples} training samples and local.batch_size is {local.batch_size}, which "
-            "gives a batch of one sample, but batch norm needs two; change the batch size, or use another norm"
-        )
+def least_samples(module: nn.Module) -> int:
+    """How many samples a training batch needs: batch norm has no statistics of one."""
+    return 2 if any(isinstance(inner, nn.modules.batchnorm._BatchNorm) for inner in module.modules()) else 1
 
 
 @dataclass
@@ -84,6 +80,7 @@ class Worker:
     def __init__(self, job: Job, federation: Federation, store: ClientStore) -> None:
         self.job, self.federation, self.store = job, federation, store
         self.flat = build(job, federation)
+        self.least = least_samples(self.flat.module)
         self.server: Tensors = {}
         self.buffers: Tensors = {}
         self._holds_server = False
@@ -128,22 +125,28 @@ class Worker:
     def _client_state(self, task: Task) -> Tensors:
         if task.state_version:
             return self.store.get(task.client, task.state_version)
-        return self.job.algorithm.init_client(self.server["w"])
+        # A copy: a client may keep x as its state and change it.
+        return self.job.algorithm.init_client(self.server["w"].clone())
 
     def _steps(self, task: Task, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
         """All local steps of a client; how many there were, and their mean loss."""
         job, flat, federation = self.job, self.flat, self.federation
         client = job.objective.prepare(federation.labels(task.client))
-        refuse_single_samples(flat.module, len(indices), job.local, task.client)
+        if min(job.local.batch_size, len(indices)) < self.least:
+            raise InputError(
+                f"client {task.client} has {len(indices)} training samples and local.batch_size is "
+                f"{job.local.batch_size}: every batch has one sample, but batch norm needs two"
+            )
         augment = torch_stream(job.seed, "augment", task.round, task.client)
         order = stream(job.seed, "batches", task.round, task.client)
         optimiser = SGD(task.lr, job.local.momentum, job.local.weight_decay)
         total, steps = torch.zeros(()), 0
         flat.module.train()
-        for batch in batches(indices, job.local, order):
+        for batch in batches(indices, job.local, order, self.least):
             x, target = federation.train.gather(batch)
             flat.g.zero_()
-            loss = job.objective(flat.module(model_input(federation.transform(x, augment))), target, client)
+            logits = flat.module(model_input(federation.transform(x, augment), flat.w.dtype))
+            loss = job.objective(logits, target, client)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.decay(flat.w, flat.g)
             job.algorithm.correct(flat.g, flat.w, self.server, state)
@@ -172,25 +175,52 @@ class Worker:
 
     def _judge(self, source: Samples, positions: Tensor) -> tuple[Tensor, Tensor]:
         x, target = source.gather(positions)
-        logits = self.flat.module(model_input(self.federation.transform(x))).float()
+        logits = self.flat.module(model_input(self.federation.transform(x), self.flat.w.dtype)).float()
         return logits.argmax(1) == target, nn.functional.cross_entropy(logits, target, reduction="none")
 
 
 def build(job: Job, federation: Federation) -> FlatModel:
     """The job's model with its initial weights, which are a function of the seed."""
 
-    with default_generator(job.seed, "init"):
+    with default_generator(job.seed, "init"), torch_threads(job.local.threads):
         module = job.model()
         materialise(module, partial(dry_batch, federation))
         return FlatModel(module)
 
 
-def dry_batch(federation: Federation) -> Tensor:
+def check_outputs(flat: FlatModel, federation: Federation) -> None:
+    """Does the model take these samples and answer with a number for each class?"""
+    was_training = flat.module.training
+    with torch.no_grad():
+        logits = flat.module.eval()(dry_batch(federation, flat.w.dtype))
+    flat.module.train(was_training)
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] != federation.num_classes:
+        raise InputError(
+            f"the model answers two samples with {shape}; two rows of {federation.num_classes} class scores "
+            "were expected"
+        )
+
+
+def dry_batch(federation: Federation, dtype: torch.dtype = torch.float32) -> Tensor:
     """Two samples as the model sees them."""
-    x, _ = federation.train.gather(torch.arange(min(2, len(federation.train))))
-    return model_input(federation.transform(x))
+    x, _ = federation.train.gather(torch.zeros(2, dtype=torch.long))
+    return model_input(federation.transform(x), dtype)
 
 
-def model_input(x: Tensor) -> Tensor:
-    """Convolutions run channels last, here and in evaluation."""
+def model_input(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Floats in the model's precision; images channels last, which is how convolutions run here."""
+    if x.is_floating_point():
+        x = x.to(dtype)
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """As many threads inside, as many as before after."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

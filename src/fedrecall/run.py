@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def federate(
 
     The other keys of a recipe are keywords too (`rounds`, `participation`, `seed`, `evaluation={"every": 10}`, ..)
     and have the recipe's defaults. Without `out`, each call makes a new folder below `runs`. The given model is
-    not changed: `run.model()` is the trained one.
+    not changed (but for lazy modules, which get their shapes): `run.model()` is the trained one.
 
     >>> import numpy as np, tempfile, torch
     >>> from fedrecall import Federation, Iid, federate
@@ -94,6 +94,9 @@ def federate(
     [1, 2]
     """
     algorithm, objective = algorithm or FedAvg(), objective or WSM()
+    for key in ("data", "partition", "model"):
+        if key in settings:
+            raise InputError(f"{key} is given, but it comes with the model and the federation here")
     tree: Tree = {
         **settings,
         "data": FROM_PYTHON,
@@ -101,7 +104,7 @@ def federate(
         "model": FROM_PYTHON,
         "algorithm": described(algorithm, ALGORITHMS),
         "objective": described(objective, OBJECTIVES),
-        "execution": {"engine": engine, "workers": workers},
+        "execution": {"engine": engine, "workers": workers, **settings.get("execution", {})},
     }
     recipe = Recipe(**tree if local is None else {**tree, "local": local})
     make_model = copies_of(model, federation, recipe.seed) if isinstance(model, nn.Module) else model
@@ -123,16 +126,18 @@ def copies_of(model: nn.Module, federation: Federation, seed: int) -> Callable[[
     return partial(copy.deepcopy, model)
 
 
-def described(thing: Any, listing: Mapping[str, Any]) -> dict[str, Any]:
-    """An algorithm or objective as a recipe names it."""
-    options = {
-        field.name: getattr(thing, field.name)
-        for field in (dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ())
-    }
+def described(thing: Any, listing: Mapping[str, Any]) -> Tree:
+    """An algorithm or objective as a recipe names it; one of the user's own as what it is and holds."""
+    values = (
+        {field.name: getattr(thing, field.name) for field in fields(thing)} if is_dataclass(thing) else vars(thing)
+    )
     for name, kind in listing.items():
         if kind is type(thing):
-            return {"name": name, **options}
-    return {**FROM_PYTHON, "class": f"{type(thing).__module__}:{type(thing).__qualname__}", **options}
+            return {"name": name, **values}
+    plain = {
+        key: value if isinstance(value, str | int | float | None) else repr(value) for key, value in values.items()
+    }
+    return {**FROM_PYTHON, "class": f"{type(thing).__module__}:{type(thing).__qualname__}", "options": plain}
 
 
 def load_federation(recipe: Recipe) -> Federation:

@@ -79,7 +79,9 @@ class Schedule(Settings):
         default=None, description="step and exponential: what the rate is multiplied with"
     )
     every: Positive | None = Field(default=None, description="step: after how many rounds")
-    warmup: Whole = Field(default=0, description="rounds over which the rate rises to its first value")
+    warmup: Whole = Field(
+        default=0, description="rounds over which the rate rises to `lr`, before the schedule begins"
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> Schedule:
@@ -125,14 +127,17 @@ class Local(Settings):
     def rate(self, round: int, rounds: int) -> float:
         """The learning rate of a round, counted from 1."""
         schedule = self.schedule
+        if round <= schedule.warmup:
+            return self.lr * round / schedule.warmup
+        passed, rounds = round - schedule.warmup - 1, rounds - schedule.warmup
         factor = schedule.factor or 1.0
         scale = {
             "constant": 1.0,
-            "step": factor ** ((round - 1) // (schedule.every or 1)),
-            "exponential": factor ** (round - 1),
-            "cosine": 0.5 * (1 + math.cos(math.pi * (round - 1) / rounds)),
+            "step": factor ** (passed // (schedule.every or 1)),
+            "exponential": factor**passed,
+            "cosine": 0.5 * (1 + math.cos(math.pi * passed / rounds)),
         }[schedule.name]
-        return self.lr * scale * (min(1.0, round / schedule.warmup) if schedule.warmup else 1.0)
+        return float(self.lr * scale)
 
 
 class Evaluation(Settings):

@@ -58,6 +58,8 @@ class FlatModel:
 
     def __init__(self, module: nn.Module) -> None:
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not parameters:
+            raise InputError("the model has no parameters to train")
         buffers = list(module.named_buffers())
         floats = [(name, b) for name, b in buffers if b.is_floating_point()]
         dtype = the_one_float_dtype([*module.named_parameters(), *floats])

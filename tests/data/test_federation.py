@@ -170,7 +170,7 @@ def test_a_given_transform_is_used() -> None:
 
 
 def test_a_test_set_of_another_shape_is_refused() -> None:
-    with pytest.raises(InputError, match=r"training sample has shape \(4,\) but a test sample \(5,\)"):
+    with pytest.raises(InputError, match=r"of shape \(4,\), but a test sample float32 of shape \(5,\)"):
         split(rows(6)[0], test=(np.zeros((3, 5), np.float32), [0, 1, 0]))
 
 

@@ -77,18 +77,24 @@ class Federation:
         tested = checked(*test, num_classes, "test") if test is not None else None
         if num_classes is None:
             num_classes = 1 + max(int(labels.max()) for labels in (y, *(tested or ())[1:]))
-        if tested is not None and tested[0].shape[1:] != x.shape[1:]:
-            raise InputError(f"a training sample has shape {x.shape[1:]} but a test sample {tested[0].shape[1:]}")
-        x = channels_last(x, layout)
+        if tested is not None and (tested[0].shape[1:], tested[0].dtype) != (x.shape[1:], x.dtype):
+            raise InputError(
+                f"a training sample is {x.dtype} of shape {x.shape[1:]}, "
+                f"but a test sample {tested[0].dtype} of shape {tested[0].shape[1:]}"
+            )
+        images = x.dtype == np.uint8 and x.ndim in (3, 4) and not isinstance(transform, Plain)
+        if images:
+            x, *rest = (channels_last(part, layout) for part in (x, *(tested or ())[:1]))
+            tested = (rest[0], tested[1]) if tested is not None else None
         if transform is None:
-            transform = Images(*image_statistics(x)) if is_image(x) else Plain()
+            transform = normalised(x) if images else Plain()
         assignment = partition.assign(
             np.asarray(y), num_classes, None if ids is None else as_array(ids, "client ids")
         )
         folder = tempfile.TemporaryDirectory(prefix="fedrecall-")
         train, test_samples = Samples.write(Path(folder.name), "train", x, y), None
         if tested is not None:
-            test_samples = Samples.write(Path(folder.name), "test", channels_last(tested[0], layout), tested[1])
+            test_samples = Samples.write(Path(folder.name), "test", *tested)
         return cls(train, test_samples, assignment, num_classes, transform, class_names, folder)
 
     @classmethod
@@ -212,14 +218,14 @@ class Federation:
         return owners
 
 
-def is_image(x: np.ndarray) -> bool:
-    return x.dtype == np.uint8 and x.ndim == 4
+def normalised(x: np.ndarray) -> Images:
+    """By the images' own mean and deviation; a channel that is constant has no deviation to divide by."""
+    mean, std = image_statistics(x)
+    return Images(mean, tuple(s if s > 0 else 1.0 for s in std))
 
 
 def channels_last(x: np.ndarray, layout: str) -> np.ndarray:
-    """uint8 images as (N, H, W, C), which is how they are stored; anything else as it is."""
-    if x.dtype != np.uint8 or x.ndim not in (3, 4):
-        return x
+    """Images as (N, H, W, C), which is how they are stored."""
     if x.ndim == 3:
         return x[..., None]
     if layout == "auto":

@@ -87,7 +87,8 @@ def checked(x: object, y: object, num_classes: int | None, what: str) -> tuple[n
 
 def as_array(values: object, what: str) -> np.ndarray:
     if isinstance(values, Tensor):
-        return values.detach().cpu().numpy()
+        values = values.detach().cpu()
+        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     try:
         array = np.asanyarray(values)
     except ValueError:  # a ragged list

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,4 +20,5 @@ class CrossEntropy(Objective):
         return {}
 
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
-        return F.cross_entropy(logits.float(), target)
+        half = logits.dtype in (torch.float16, torch.bfloat16)
+        return F.cross_entropy(logits.float() if half else logits, target)
