@@ -48,7 +48,9 @@ class Dies(Net):
 
 class Raises(Net):
     def forward(self, x: Tensor) -> Tensor:
-        raise ZeroDivisionError("of the user's own")
+        if self.training:
+            raise ZeroDivisionError("of the user's own")
+        return super().forward(x)
 
 
 @pytest.fixture(scope="module")
