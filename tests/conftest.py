@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from fedrecall import cli
+
+
+@pytest.fixture(scope="session", autouse=True)
+def a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Decoded data sets go to a folder of this test session, not to the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDRECALL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @dataclass

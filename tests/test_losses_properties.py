@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
-from fedrecall.losses import WSMLoss, log_weights, reweighted_cross_entropy, reweighted_cross_entropy_from_logs
+from fedrecall.losses import (
+    WSMLoss,
+    log_weights,
+    quick_cross_entropy,
+    reweighted_cross_entropy,
+    reweighted_cross_entropy_from_logs,
+)
 
 Array = npt.NDArray[Any]
 quickly = settings(deadline=None, max_examples=30)
@@ -55,6 +61,14 @@ def tensors(f: Array, y: Array, beta: Array, dtype: torch.dtype = torch.float64)
     return torch.tensor(f, dtype=dtype, requires_grad=True), torch.tensor(y), torch.tensor(beta, dtype=dtype)
 
 
+def quick(logits: Tensor, target: Tensor, logs: Tensor) -> Tensor:
+    return quick_cross_entropy(logits, target, logs, -logs)
+
+
+def smoothed(logits: Tensor, target: Tensor, logs: Tensor) -> Tensor:
+    return reweighted_cross_entropy_from_logs(logits, target, logs, label_smoothing=0.2)
+
+
 @quickly
 @given(batches(any_label=True))
 def test_value_is_the_formula_for_present_and_absent_labels(batch: Any) -> None:
@@ -74,19 +88,19 @@ def test_gradient_is_the_weighted_softmax_less_the_label(batch: Any) -> None:
 
 @quickly
 @given(batches())
-def test_checked_form_has_the_value_of_the_formula(batch: Any) -> None:
+def test_quick_form_has_the_value_of_the_formula(batch: Any) -> None:
     f, y, beta, tau = batch
     logits, target, shares = tensors(f, y, beta)
-    loss = reweighted_cross_entropy_from_logs(logits, target, log_weights(shares, tau), checked=True)
+    loss = quick(logits, target, log_weights(shares, tau))
     np.testing.assert_allclose(loss.item(), mean_loss(f, y, beta, tau), rtol=1e-12, atol=1e-11)
 
 
 @quickly
 @given(batches())
-def test_checked_form_has_the_gradient_of_the_formula(batch: Any) -> None:
+def test_quick_form_has_the_gradient_of_the_formula(batch: Any) -> None:
     f, y, beta, tau = batch
     logits, target, shares = tensors(f, y, beta)
-    reweighted_cross_entropy_from_logs(logits, target, log_weights(shares, tau), checked=True).backward()
+    quick(logits, target, log_weights(shares, tau)).backward()
     np.testing.assert_allclose(logits.grad, mean_gradient(f, y, beta, tau), atol=1e-12)
 
 
@@ -124,26 +138,23 @@ def test_values_follow_the_formula_at_extreme_logits(batch: Any) -> None:
     np.testing.assert_allclose(loss.item(), mean_loss(f, y, beta, tau), rtol=1e-5, atol=2e-3)
 
 
-@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("loss", [reweighted_cross_entropy_from_logs, quick])
 @quickly
 @given(batch=batches(values=EXTREME))
-def test_absent_class_gets_zero_gradient(checked: bool, batch: Any) -> None:
+def test_absent_class_gets_zero_gradient(loss: Any, batch: Any) -> None:
     f, y, beta, tau = batch
     logits, target, shares = tensors(f, y, beta, torch.float32)
-    reweighted_cross_entropy_from_logs(logits, target, log_weights(shares, tau), checked=checked).backward()
+    loss(logits, target, log_weights(shares, tau)).backward()
     assert logits.grad is not None
     assert (logits.grad[:, beta == 0] == 0).all()
 
 
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.3])
-@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("loss", [reweighted_cross_entropy_from_logs, smoothed, quick])
 @quickly
 @given(f=arrays(np.float32, (4, 3), elements=st.floats(-100, 100, width=32)))
-def test_one_class_client_has_exactly_zero_gradient(f: Array, checked: bool, label_smoothing: float) -> None:
+def test_one_class_client_has_exactly_zero_gradient(loss: Any, f: Array) -> None:
     logits, target = torch.tensor(f, requires_grad=True), torch.full((4,), 1)
-    reweighted_cross_entropy_from_logs(
-        logits, target, log_weights([0.0, 1.0, 0.0]), label_smoothing=label_smoothing, checked=checked
-    ).backward()
+    loss(logits, target, log_weights([0.0, 1.0, 0.0])).backward()
     assert logits.grad is not None
     assert (logits.grad == 0).all()
 
@@ -189,12 +200,9 @@ def test_a_common_factor_of_beta_moves_the_loss_by_a_constant(batch: Any, factor
     np.testing.assert_allclose((moved - there).item(), tau * np.log(factor), atol=1e-10)
 
 
-@pytest.mark.parametrize("checked", [False, True])
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (3, 4, 5), (2, 4, 3, 2)])
-def test_each_position_of_any_shape_has_the_loss_of_its_row(
-    shape: tuple[int, ...], reduction: str, checked: bool
-) -> None:
+def test_each_position_of_any_shape_has_the_loss_of_its_row(shape: tuple[int, ...], reduction: str) -> None:
     rng = np.random.default_rng(0)
     beta = np.array([0.2, 0.0, 0.5, 0.3])
     f = rng.normal(size=shape)
@@ -204,22 +212,16 @@ def test_each_position_of_any_shape_has_the_loss_of_its_row(
         row = f[(*i[:1], slice(None), *i[1:])]
         losses[i] = np.log(np.sum(beta * np.exp(row))) - row[y[i]]
     logs = log_weights(torch.tensor(beta))
-    loss = reweighted_cross_entropy_from_logs(
-        torch.tensor(f), torch.tensor(y), logs, reduction=reduction, checked=checked
-    )
+    loss = reweighted_cross_entropy_from_logs(torch.tensor(f), torch.tensor(y), logs, reduction=reduction)
     expected = {"none": losses, "sum": losses.sum(), "mean": losses.mean()}[reduction]
     np.testing.assert_allclose(loss, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
-@pytest.mark.parametrize("checked", [False, True])
-def test_gradcheck_passes_in_float64(checked: bool, label_smoothing: float) -> None:
+@pytest.mark.parametrize("loss", [reweighted_cross_entropy_from_logs, smoothed, quick])
+def test_gradcheck_passes_in_float64(loss: Any) -> None:
     f = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     y, logs = torch.tensor([0, 2, 3, -100, 2]), log_weights(np.array([0.2, 0.0, 0.5, 0.3]), 0.7)
-    assert torch.autograd.gradcheck(
-        lambda f: reweighted_cross_entropy_from_logs(f, y, logs, label_smoothing=label_smoothing, checked=checked),
-        f,
-    )
+    assert torch.autograd.gradcheck(lambda f: loss(f, y, logs), f)
 
 
 def test_float64_logits_take_the_logarithm_of_a_float32_beta_in_float64() -> None:

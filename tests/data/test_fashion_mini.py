@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrecall.data import sources
+from fedrecall import data
 from fedrecall.data.sources import fashion_mini
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "make_fashion_mini.py"
-FILE = Path(sources.__file__).with_name("fashion_mini.npz")
+FILE = Path(data.__file__).with_name("fashion_mini.npz")
 
 
 @pytest.fixture(scope="module")

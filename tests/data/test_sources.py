@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrecall.data import sources
-from fedrecall.data.sources import DATASETS, cifar10
+from fedrecall.data.sources import DATASETS, cifar, cifar10
 from fedrecall.errors import InputError
 
 RECORDS = 20
@@ -18,7 +17,7 @@ FILES = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
 @pytest.fixture
 def unpacked(tmp_path, monkeypatch):
     """The folder above cifar-10-batches-bin, its files shortened to 20 records of random bytes."""
-    monkeypatch.setattr(sources, "CIFAR10_RECORDS", RECORDS)
+    monkeypatch.setattr(cifar, "RECORDS", RECORDS)
     monkeypatch.delenv("FEDRECALL_DATA", raising=False)
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()

@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor
 
 from fedrecall.errors import InputError
-from fedrecall.losses import log_weights, reweighted_cross_entropy_from_logs
+from fedrecall.losses import log_weights, quick_cross_entropy
 from fedrecall.objectives.base import Labels, Objective
 from fedrecall.vector import Tensors
 
@@ -33,11 +33,12 @@ class WSM(Objective):
             raise InputError(f"objective.smoothing is {self.smoothing}; a number from 0 to 1 was expected")
 
     def prepare(self, labels: Labels) -> Tensors:
-        return {"log_weight": log_weights(labels.beta, self.tau, self.smoothing)}
+        log_weight = log_weights(labels.beta, self.tau, self.smoothing)
+        return {"log_weight": log_weight, "minus_log_weight": -log_weight}
 
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
         # beta comes from the very labels that are trained on, so each of them has a weight above zero
-        return reweighted_cross_entropy_from_logs(logits, target, client["log_weight"], checked=True)
+        return quick_cross_entropy(logits, target, client["log_weight"], client["minus_log_weight"])
 
     def note(self, one_class_clients: int, clients: int) -> str | None:
         if not one_class_clients or self.smoothing or not self.tau:
