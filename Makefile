@@ -2,7 +2,7 @@
 # PIP_ARGS is handed to every pip call, PYTHON chooses the interpreter for the environment.
 PYTHON ?= python3
 PIP_ARGS ?=
-MARKERS ?= not slow
+MARKERS ?= not slow and not heavy
 PYTEST_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
