@@ -134,6 +134,9 @@ def show_results(summaries: dict[str, dict[str, Any]], report: Path, *, as_json:
     from fedrecall.report.terminal import result_table
 
     Console().print(result_table(summaries))
+    for name, summary in summaries.items():
+        for warning in summary["warnings"]:
+            click.echo(f"note: {name}: {warning}")
     click.echo(str(report))
 
 

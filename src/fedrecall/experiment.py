@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,7 +113,7 @@ class Experiment:
             folder.close()
         self.flat.load(self.algorithm.evaluated(server), buffers)
         folder.save_model(self.flat.state_dict())
-        summary = summarise(lines, self.recipe, time.perf_counter() - began)
+        summary = summarise(lines, self.recipe, time.perf_counter() - began) | {"warnings": self.warnings}
         folder.write_json("summary.json", summary)
         return summary
 
@@ -132,12 +132,18 @@ class Experiment:
         folder.write_json("environment.json", environment())
         federation.assignment.save(folder.path)
         folder.write_json("partition.json", partition)
-        note = self.job.objective.note(partition["one_class_clients"]["count"], federation.population)
-        if note:
+        self.warnings = list(self._notes(partition["one_class_clients"]["count"]))
+        for note in self.warnings:
             folder.event("warning", 0, note)
+
+    def _notes(self, one_class_clients: int) -> Iterator[str]:
+        """What a user should know of this run before trusting it."""
+        note = self.job.objective.note(one_class_clients, self.federation.population)
+        if note:
+            yield note
         late = [t for t in self.recipe.forgetting.rounds or () if t > self.recipe.rounds]
         if late:
-            folder.event("warning", 0, f"forgetting.rounds has {late}, but there are {self.recipe.rounds} rounds")
+            yield f"forgetting.rounds has {late}, but there are {self.recipe.rounds} rounds"
 
     def _round(
         self, t: int, engine: Engine, store: ClientStore, server: Tensors, buffers: Tensors
