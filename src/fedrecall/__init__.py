@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrecall.algorithms import Algorithm, FedAvg
+from fedrecall.algorithms import Algorithm, Centralised, FedAvg, LocalOnly
 from fedrecall.data.federation import Federation
 from fedrecall.data.partition import Classwise, Dirichlet, Iid, Natural, Shards
 from fedrecall.data.transform import Images, Plain
@@ -16,6 +16,7 @@ from fedrecall.version import __version__
 __all__ = [
     "WSM",
     "Algorithm",
+    "Centralised",
     "Classwise",
     "CrossEntropy",
     "Dirichlet",
@@ -25,6 +26,7 @@ __all__ = [
     "Images",
     "InputError",
     "Local",
+    "LocalOnly",
     "Natural",
     "Objective",
     "Plain",

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedrecall import checkpoint
 from fedrecall import forgetting as forgot
-from fedrecall.algorithms.base import Algorithm
+from fedrecall.aggregation import Sums
 from fedrecall.config import Recipe
 from fedrecall.data.card import card
-from fedrecall.data.federation import Federation
+from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.engines import choose
-from fedrecall.engines.base import Engine, Job, Result, Task
+from fedrecall.engines.base import Engine, Job, Task
 from fedrecall.errors import InputError
-from fedrecall.local import build, check_outputs, steps_per_epoch
+from fedrecall.evaluation import Evaluator
+from fedrecall.local import build, check_outputs, least_samples, steps_per_epoch
 from fedrecall.record import RunFolder, environment
 from fedrecall.rng import stream
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
-
-EVALUATION_PART = 1024  # samples of one evaluation task
 
 Watch = Callable[[dict[str, Any]], None]
 
@@ -35,44 +32,6 @@ def sample_clients(seed: int, round: int, population: int, count: int) -> list[i
     """The clients of a round: a pure function of the seed and the round, without replacement."""
     chosen = stream(seed, "sample", round).choice(population, size=count, replace=False)
     return sorted(chosen.tolist())
-
-
-@dataclass
-class Sums:
-    """Weighted float64 sums over the clients of a round, in task order."""
-
-    tensors: Tensors = field(default_factory=dict)
-    totals: dict[str, float] = field(default_factory=dict)
-    floats: torch.Tensor | None = None  # buffers, weighted by the samples
-    counters: torch.Tensor | None = None
-    samples: int = 0
-    loss: float = 0.0
-
-    def add(self, result: Result, algorithm: Algorithm) -> None:
-        for name, tensor in result.sent.items():
-            weight = algorithm.weight(name, result.n, result.steps)
-            self.tensors[name] = added(self.tensors.get(name), tensor, weight)
-            self.totals[name] = self.totals.get(name, 0.0) + weight
-        counters = result.buffers["i"]
-        self.counters = counters.clone() if self.counters is None else torch.maximum(self.counters, counters)
-        self.floats = added(self.floats, result.buffers["b"], result.n)
-        self.samples += result.n
-        self.loss += result.n * result.metrics["loss"]
-
-    def buffers(self, dtype: torch.dtype) -> Tensors:
-        """Float buffers are means, counters the largest."""
-        assert self.floats is not None
-        assert self.counters is not None
-        return {"b": (self.floats / self.samples).to(dtype), "i": self.counters}
-
-    def mean_loss(self) -> float:
-        return self.loss / self.samples
-
-
-def added(total: torch.Tensor | None, tensor: torch.Tensor, weight: float) -> torch.Tensor:
-    if total is None:
-        total = torch.zeros_like(tensor, dtype=torch.float64)
-    return total.add_(tensor, alpha=weight)
 
 
 class Experiment:
@@ -84,20 +43,17 @@ class Experiment:
         self.flat = build(job, federation)
         check_outputs(self.flat, federation)
         self.count = clients_per_round(recipe, federation.population)
-        self.has_validation = len(federation.pool("validation")[1]) > 0
-        self.owners = federation.owners()
-        if not self.has_validation and any(map(recipe.forgetting.due, range(1, recipe.rounds + 1))):
-            raise InputError("forgetting is measured on validation data, and partition.validation is 0")
+        self.evaluator = Evaluator(recipe, job.algorithm, federation)
 
     def run(self, folder: RunFolder, watch: Watch | None = None) -> dict[str, Any]:
         """Run all rounds in an empty folder; `watch` is shown each line of metrics. Returns the summary."""
-        began = time.perf_counter()
+        began = saved = time.perf_counter()
         self.folder = folder
-        self._describe()
+        warnings = self._describe()
         store = ClientStore(folder.path / "clients")
-        engine = choose(self.recipe.execution, self.count, self._local_steps())
+        engine = choose(self.recipe.execution, self.count, self.recipe.rounds * self.count * self._steps_of(0))
         server, buffers = self.algorithm.init(self.flat.w.clone()), self.flat.buffers()
-        lines, saved = [], began
+        lines = []
         engine.open(self.job, self.federation, store)
         try:
             for t in range(1, self.recipe.rounds + 1):
@@ -111,115 +67,92 @@ class Experiment:
         finally:
             engine.close()
             folder.close()
-        self.flat.load(self.algorithm.evaluated(server), buffers)
-        folder.save_model(self.flat.state_dict())
-        summary = summarise(lines, self.recipe, time.perf_counter() - began) | {"warnings": self.warnings}
+        if not self.algorithm.personal:  # else there is no one model
+            self.flat.load(self.algorithm.evaluated(server), buffers)
+            folder.save_model(self.flat.state_dict())
+        summary = summarise(lines, self.recipe, time.perf_counter() - began) | {"warnings": warnings}
         folder.write_json("summary.json", summary)
         return summary
-
-    def _local_steps(self) -> int:
-        """About how many steps the clients take in the whole run."""
-        federation, local = self.federation, self.recipe.local
-        samples = int((federation.assignment.client >= 0).sum()) // len(federation)
-        steps = local.steps or (local.epochs or 0) * steps_per_epoch(max(samples, 1), local)
-        return self.recipe.rounds * self.count * steps
-
-    def _describe(self) -> None:
-        """What was run, before it runs."""
-        federation, folder = self.federation, self.folder
-        partition = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
-        folder.write_text("recipe.yaml", self.recipe.yaml())
-        folder.write_json("environment.json", environment())
-        federation.assignment.save(folder.path)
-        folder.write_json("partition.json", partition)
-        self.warnings = list(self._notes(partition["one_class_clients"]["count"]))
-        for note in self.warnings:
-            folder.event("warning", 0, note)
-
-    def _notes(self, one_class_clients: int) -> Iterator[str]:
-        """What a user should know of this run before trusting it."""
-        note = self.job.objective.note(one_class_clients, self.federation.population)
-        if note:
-            yield note
-        late = [t for t in self.recipe.forgetting.rounds or () if t > self.recipe.rounds]
-        if late:
-            yield f"forgetting.rounds has {late}, but there are {self.recipe.rounds} rounds"
 
     def _round(
         self, t: int, engine: Engine, store: ClientStore, server: Tensors, buffers: Tensors
     ) -> tuple[Tensors, Tensors, dict[str, Any]]:
+        """One round: the new server state, the new buffers, and the line of metrics."""
         clock = [time.perf_counter()]
-        clients = sample_clients(self.recipe.seed, t, self.federation.population, self.count)
-        # The largest first, so that no worker idles at the end; the order is the same on every engine.
-        clients.sort(key=lambda client: -len(self.federation.train_indices(client)))
-        lr = self.recipe.local.rate(t, self.recipe.rounds)
-        probe = self.recipe.forgetting.due(t)
-
+        lr, probe = self.recipe.local.rate(t, self.recipe.rounds), self.recipe.forgetting.due(t)
+        tasks = self._tasks(t, lr, probe, store)
         engine.publish(t, self.algorithm.broadcast(server), buffers)
-        before = self._evaluate(engine, t, "validation") if probe else None
-        tasks = [
-            Task("train", t, order, client, lr, store.version(client), probe)
-            for order, client in enumerate(clients)
-        ]
+        before = self.evaluator.correct(t, engine, "validation") if probe else None
+
         sums, after = Sums(), list[np.ndarray]()
-        for result in engine.run(tasks):
+        for result in engine.run(tasks):  # client updates
             sums.add(result, self.algorithm)
             store.commit({result.task.client: result.state})
             if probe:
                 after.append(result.metrics["correct"])
         clock.append(time.perf_counter())
 
-        server = self._aggregate(server, sums)
+        server = sums.server(self.algorithm, server, self.federation.population)  # server update
         buffers = sums.buffers(server["w"].dtype)
         clock.append(time.perf_counter())
 
+        clients = [task.client for task in tasks if task.client != EVERYONE]
         line: dict[str, Any] = {"round": t, "clients": clients, "lr": lr, "train_loss": sums.mean_loss()}
-        line |= self._accuracies(t, engine, server, buffers)
+        line |= self.evaluator.accuracies(t, engine, store, server, buffers)
         if before is not None:
             line |= self._forgetting(t, clients, before, np.stack(after))
         clock.append(time.perf_counter())
         self._record(line, clock)
         return server, buffers, line
 
+    def _tasks(self, t: int, lr: float, probe: bool, store: ClientStore) -> list[Task]:
+        """The round's training, a task a client, in the order of the sum."""
+        clients = sample_clients(self.recipe.seed, t, self.federation.population, self.count)
+        if self.algorithm.pooled:
+            return [Task("train", t, 0, EVERYONE, lr, steps=sum(map(self._steps_of, clients)))]
+        # The largest first, so that no worker idles at the end; the order is the same on every engine.
+        clients.sort(key=lambda client: -len(self.federation.train_indices(client)))
+        return [
+            Task("train", t, order, client, lr, state_version=store.version(client), probe=probe)
+            for order, client in enumerate(clients)
+        ]
+
+    def _steps_of(self, client: int) -> int:
+        local, samples = self.recipe.local, len(self.federation.train_indices(client))
+        return local.steps or (local.epochs or 0) * steps_per_epoch(
+            samples, local, least_samples(self.flat.module)
+        )
+
+    def _describe(self) -> list[str]:
+        """Write what will be run; what the user should know of it before trusting it."""
+        federation, folder = self.federation, self.folder
+        partition = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
+        folder.write_text("recipe.yaml", self.recipe.yaml())
+        folder.write_json("environment.json", environment())
+        federation.assignment.save(folder.path)
+        folder.write_json("partition.json", partition)
+        warnings = list(self._warnings(partition["one_class_clients"]["count"]))
+        for warning in warnings:
+            folder.event("warning", 0, warning)
+        return warnings
+
+    def _warnings(self, one_class_clients: int) -> Iterator[str]:
+        note = self.job.objective.note(one_class_clients, self.federation.population)
+        if note and not self.algorithm.pooled:
+            yield note
+        late = [t for t in self.recipe.forgetting.rounds or () if t > self.recipe.rounds]
+        if late:
+            yield f"forgetting.rounds has {late}, but there are {self.recipe.rounds} rounds"
+
     def _checkpoint(self, t: int, server: Tensors, buffers: Tensors, store: ClientStore) -> None:
         folder = self.folder.path / "checkpoints"
         checkpoint.save(folder, t, server, buffers, store.versions, self.recipe.digest())
         store.keep(checkpoint.KEPT)
 
-    def _aggregate(self, server: Tensors, sums: Sums) -> Tensors:
-        """The server update, rounded once to the model's precision."""
-        dtype = server["w"].dtype
-        new = self.algorithm.aggregate(server, sums.tensors, sums.totals, self.federation.population)
-        return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in new.items()}
-
-    def _accuracies(self, t: int, engine: Engine, server: Tensors, buffers: Tensors) -> dict[str, float]:
-        recipe = self.recipe
-        splits = []
-        if t % recipe.evaluation.every == 0 or t == recipe.rounds:
-            splits += ["validation"] if self.has_validation else []
-            splits += ["held_out"] if self.federation.assignment.held_out else []
-        if t > recipe.rounds - recipe.evaluation.test_last and self.federation.test is not None:
-            splits.append("test")
-        if not splits:
-            return {}
-        engine.publish(t, {"w": self.algorithm.evaluated(server)}, buffers)
-        names = {"validation": "val_accuracy", "held_out": "held_out_accuracy", "test": "test_accuracy"}
-        return {names[split]: float(self._evaluate(engine, t, split).mean()) for split in splits}
-
-    def _evaluate(self, engine: Engine, t: int, split: str) -> np.ndarray:
-        """For each pooled sample of a split: is the published model right?"""
-        total = len(self.federation.pool(split)[1])
-        starts = range(0, total, EVALUATION_PART)
-        tasks = [
-            Task("evaluate", t, order, split=split, start=start, stop=min(start + EVALUATION_PART, total))
-            for order, start in enumerate(starts)
-        ]
-        return np.concatenate([result.metrics["correct"] for result in engine.run(tasks)])
-
     def _forgetting(self, t: int, clients: list[int], before: np.ndarray, after: np.ndarray) -> dict[str, float]:
-        models, population = np.array(clients), self.federation.population
-        accuracy_before = forgot.client_accuracy(before, self.owners, population)
-        accuracy_after = np.stack([forgot.client_accuracy(row, self.owners, population) for row in after])
+        models, owners, population = np.array(clients), self.federation.owners(), self.federation.population
+        accuracy_before = forgot.client_accuracy(before, owners, population)
+        accuracy_after = np.stack([forgot.client_accuracy(row, owners, population) for row in after])
         self.folder.save_forgetting(t, accuracy_before, accuracy_after, models)
         matrix = forgot.forgetting_matrix(accuracy_before, accuracy_after)
         return {
@@ -228,18 +161,10 @@ class Experiment:
         }
 
     def _record(self, line: dict[str, Any], clock: list[float]) -> None:
-        train, aggregate, evaluate = (round(b - a, 6) for a, b in itertools.pairwise(clock))
+        parts = dict(zip(("train", "aggregate", "evaluate"), (b - a for a, b in itertools.pairwise(clock))))
+        seconds = {key: round(value, 6) for key, value in {"seconds": clock[-1] - clock[0], **parts}.items()}
         self.folder.append("metrics.jsonl", line)
-        self.folder.append(
-            "timings.jsonl",
-            {
-                "round": line["round"],
-                "seconds": round(clock[-1] - clock[0], 6),
-                "train": train,
-                "aggregate": aggregate,
-                "evaluate": evaluate,
-            },
-        )
+        self.folder.append("timings.jsonl", {"round": line["round"], **seconds})
 
 
 def clients_per_round(recipe: Recipe, population: int) -> int:
@@ -254,9 +179,8 @@ def clients_per_round(recipe: Recipe, population: int) -> int:
     return recipe.clients_per_round
 
 
-def summarise(lines: Iterable[dict[str, Any]], recipe: Recipe, seconds: float) -> dict[str, Any]:
+def summarise(lines: list[dict[str, Any]], recipe: Recipe, seconds: float) -> dict[str, Any]:
     """What a run came to. The final accuracy is the mean test accuracy of the last rounds."""
-    lines = list(lines)
 
     def measured(key: str) -> list[float]:
         return [line[key] for line in lines if key in line and np.isfinite(line[key])]

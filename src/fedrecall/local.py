@@ -93,22 +93,28 @@ class Worker:
     def run(self, task: Task) -> Result:
         return self.train(task) if task.kind == "train" else self.evaluate(task)
 
-    def _load(self) -> None:
-        if not self._holds_server:
+    def _load(self, state: Tensors | None = None) -> None:
+        """The published model, or a client's own where the algorithm has such."""
+        if self.job.algorithm.personal and state:
+            self.flat.load(state["w"], state)
+            self._holds_server = False
+        elif not self._holds_server:
             self.flat.load(self.server["w"], self.buffers)
-        self._holds_server = True
+            self._holds_server = True
 
     def train(self, task: Task) -> Result:
         """The client update: local steps from the server's model, then what the algorithm sends."""
         job, flat = self.job, self.flat
         indices = self.federation.train_indices(task.client)
-        self._load()
-        self._holds_server = False
         state = self._client_state(task)
+        self._load(state)
+        self._holds_server = False
         with default_generator(job.seed, "model", task.round, task.client):
             steps, loss = self._steps(task, indices, state)
         local = LocalSteps(steps, task.lr, job.local.momentum, len(indices))
         sent, new_state = job.algorithm.finish(flat.w, self.server, state, local, {})
+        if job.algorithm.personal:
+            new_state = new_state | flat.buffers()
         metrics: dict[str, Any] = {"loss": loss}
         if task.probe:
             metrics["correct"] = self._forward("validation", None)[0]
@@ -132,6 +138,7 @@ class Worker:
         """All local steps of a client; how many there were, and their mean loss."""
         job, flat, federation = self.job, self.flat, self.federation
         client = job.objective.prepare(federation.labels(task.client))
+        local = job.local.model_copy(update={"steps": task.steps}) if task.steps else job.local
         if min(job.local.batch_size, len(indices)) < self.least:
             raise InputError(
                 f"client {task.client} has {len(indices)} training samples and local.batch_size is "
@@ -142,7 +149,7 @@ class Worker:
         optimiser = SGD(task.lr, job.local.momentum, job.local.weight_decay)
         total, steps = torch.zeros(()), 0
         flat.module.train()
-        for batch in batches(indices, job.local, order, self.least):
+        for batch in batches(indices, local, order, self.least):
             x, target = federation.train.gather(batch)
             flat.g.zero_()
             logits = flat.module(model_input(federation.transform(x, augment), flat.w.dtype))
@@ -159,8 +166,8 @@ class Worker:
         return steps, float(total) / max(steps, 1)
 
     def evaluate(self, task: Task) -> Result:
-        """Which of a range of pooled samples the published model gets right, and their losses."""
-        self._load()
+        """Which of a range of pooled samples a model gets right, and their losses."""
+        self._load(self._client_state(task) if task.state_version else None)
         correct, loss = self._forward(task.split, slice(task.start, task.stop))
         return Result(task, n=len(correct), metrics={"correct": correct, "loss": loss})
 

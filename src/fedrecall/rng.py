@@ -25,7 +25,7 @@ PURPOSES: Final[dict[str, int]] = {
 
 def entropy(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.SeedSequence:
     """What a stream is made of. Different arguments give independent streams."""
-    return np.random.SeedSequence([seed, PURPOSES[purpose], round, client])
+    return np.random.SeedSequence([seed, PURPOSES[purpose], round, client % 2**32])  # everyone is client -1
 
 
 def stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:

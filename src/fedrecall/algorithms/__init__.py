@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from fedrecall.algorithms.base import Algorithm, LocalSteps
+from fedrecall.algorithms.bounds import Centralised, LocalOnly
 from fedrecall.algorithms.fedavg import FedAvg
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
+    "centralised": Centralised,
+    "local_only": LocalOnly,
 }
 
-__all__ = ["ALGORITHMS", "Algorithm", "FedAvg", "LocalSteps"]
+__all__ = ["ALGORITHMS", "Algorithm", "Centralised", "FedAvg", "LocalOnly", "LocalSteps"]

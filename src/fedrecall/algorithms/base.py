@@ -29,6 +29,8 @@ class Algorithm:
 
     # What `finish` wants in `extra` and `penalty` in its arguments; the worker computes only what is named here.
     needs: ClassVar[frozenset[str]] = frozenset()
+    pooled: ClassVar[bool] = False  # one client with everyone's data takes the place of the sampled ones
+    personal: ClassVar[bool] = False  # a client goes on from its own model, which is its state "w"
 
     def init(self, x: Tensor) -> Tensors:
         """The server's state before the first round."""

@@ -18,6 +18,7 @@ from fedrecall.errors import InputError
 from fedrecall.objectives.base import Labels
 
 Arrays = tuple[Any, Any]
+EVERYONE = -1  # stands for the clients that may train, as one client
 Transform = Images | Plain
 
 
@@ -165,6 +166,8 @@ class Federation:
 
     def train_indices(self, client: int) -> np.ndarray:
         """Where client k's training samples are, in ascending order."""
+        if client == EVERYONE:
+            return self.pool("train")[1]
         return self._part(2 * self._known(client))
 
     def validation_indices(self, client: int) -> np.ndarray:
@@ -193,8 +196,8 @@ class Federation:
     def pool(self, split: str) -> tuple[Samples, np.ndarray]:
         """The pooled samples that a split names, as a source and positions in it.
 
-        "validation": of all training clients, client after client; "held_out": everything of the held-out
-        clients; "test": the test set.
+        "train" and "validation": of all training clients, client after client; "held_out": everything of the
+        held-out clients; "test": the test set.
         """
         if split not in self._pools:
             self._pools[split] = self._gather_pool(split)
@@ -203,7 +206,9 @@ class Federation:
     def _gather_pool(self, split: str) -> tuple[Samples, np.ndarray]:
         if split == "test" and self.test is not None:
             return self.test, np.arange(len(self.test))
-        if split == "validation":
+        if split == "train":
+            parts = [self.train_indices(k) for k in range(self.population)]
+        elif split == "validation":
             parts = [self.validation_indices(k) for k in range(self.population)]
         elif split == "held_out":
             parts = [self.train_indices(k) for k in range(self.population, len(self))]

@@ -34,8 +34,9 @@ class Task:
     kind: Literal["train", "evaluate"]
     round: int
     order: int  # its place in the sum
-    client: int = -1
+    client: int = -1  # train: whose data; evaluate: whose own model, -1 for the published one
     lr: float = 0.0
+    steps: int = 0  # local steps, if not as many as the settings say
     state_version: int = 0  # the round that wrote the client's state; 0: it has none yet
     probe: bool = False  # train: also evaluate the client's model on the pooled validation data
     split: str = ""  # evaluate: "validation", "test" or "held_out"

@@ -1,0 +1,59 @@
+"""The sums over a round's clients that the server update is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.engines.base import Result
+from fedrecall.vector import Tensors
+
+
+@dataclass
+class Sums:
+    """Weighted float64 sums over the clients of a round, in task order.
+
+    Float32 sums depend on their order in the last bits, and one client's would not be its model to the bit.
+    """
+
+    tensors: Tensors = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)
+    floats: Tensor | None = None  # buffers, weighted by the samples
+    counters: Tensor | None = None
+    samples: int = 0
+    loss: float = 0.0
+
+    def add(self, result: Result, algorithm: Algorithm) -> None:
+        for name, tensor in result.sent.items():
+            weight = algorithm.weight(name, result.n, result.steps)
+            self.tensors[name] = added(self.tensors.get(name), tensor, weight)
+            self.totals[name] = self.totals.get(name, 0.0) + weight
+        counters = result.buffers["i"]
+        self.counters = counters.clone() if self.counters is None else torch.maximum(self.counters, counters)
+        self.floats = added(self.floats, result.buffers["b"], result.n)
+        self.samples += result.n
+        self.loss += result.n * result.metrics["loss"]
+
+    def server(self, algorithm: Algorithm, before: Tensors, population: int) -> Tensors:
+        """The server update, rounded once to the model's precision."""
+        dtype = before["w"].dtype
+        new = algorithm.aggregate(before, self.tensors, self.totals, population)
+        return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in new.items()}
+
+    def buffers(self, dtype: torch.dtype) -> Tensors:
+        """Float buffers are means, counters the largest."""
+        assert self.floats is not None
+        assert self.counters is not None
+        return {"b": (self.floats / self.samples).to(dtype), "i": self.counters}
+
+    def mean_loss(self) -> float:
+        return self.loss / self.samples
+
+
+def added(total: Tensor | None, tensor: Tensor, weight: float) -> Tensor:
+    if total is None:
+        total = torch.zeros_like(tensor, dtype=torch.float64)
+    return total.add_(tensor, alpha=weight)

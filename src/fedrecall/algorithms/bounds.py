@@ -1,0 +1,40 @@
+"""The two bounds that a federated method lies between: all data in one place, and no exchange at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedrecall.algorithms.base import Algorithm, LocalSteps
+from fedrecall.vector import Tensors
+
+
+@dataclass(frozen=True)
+class Centralised(Algorithm):
+    """The upper bound: one client with all training data, as many steps a round as the sampled clients would take.
+
+    Its label shares are those of all training data.
+    """
+
+    pooled: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class LocalOnly(Algorithm):
+    """The lower bound: every client trains its own model and nothing is exchanged.
+
+    A client's model and buffers are its state. Accuracies are means over the clients' models, of which those that
+    have not trained yet are the initial one.
+    """
+
+    personal: ClassVar[bool] = True
+
+    def finish(
+        self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors
+    ) -> tuple[Tensors, Tensors]:
+        return {}, {"w": y}
+
+    def aggregate(self, server: Tensors, sums: Tensors, totals: dict[str, float], population: int) -> Tensors:
+        return server
