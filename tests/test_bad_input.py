@@ -118,7 +118,8 @@ def test_a_recipe_that_is_not_text_is_one_sentence(fedrecall, tmp_path) -> None:
 def test_a_truncated_data_file_is_one_sentence(fedrecall, tmp_path) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
-    (folder / "data_batch_1.bin").write_bytes(b"\x01" * 1000)
+    for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
+        (folder / name).write_bytes(b"\x01" * 1000)
     check_one_sentence(fedrecall("run", "lenet-cifar10", "--data", tmp_path), "data_batch_1.bin")
 
 

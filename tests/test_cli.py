@@ -101,6 +101,19 @@ def test_partition_writes_what_it_shows(fedrecall) -> None:
     assert "client   6" in finished.out
 
 
+def test_a_partition_is_exported_client_by_client(fedrecall) -> None:
+    finished = fedrecall("partition", "demo", "partition.clients=11", "partition.held_out=1", "--export", "nodes")
+    assert finished.code == 0, finished.err
+    files = sorted(Path("nodes").glob("client-*.npz"))
+    assert [path.name for path in files] == [f"client-{k:02d}.npz" for k in range(11)]
+    clients = [dict(np.load(path)) for path in files]
+    assert [len(c["y_train"]) for c in clients] == [818] * 10 + [909]  # 10,000 // 11 = 909, a tenth for validation
+    assert [len(c["y_validation"]) for c in clients] == [91] * 10 + [0]
+    assert clients[0]["x_train"].shape == (818, 28, 28, 1)
+    assert clients[3]["class_names"][9] == "Ankle boot"
+    assert len(np.load("nodes/test.npz")["y_test"]) == 2000
+
+
 def test_recipes_are_listed_shown_and_copied(fedrecall) -> None:
     assert fedrecall("recipes").out == fedrecall("recipes", "list").out
     assert "lenet-cifar10" in fedrecall("recipes").out

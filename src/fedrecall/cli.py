@@ -146,14 +146,19 @@ def show_results(summaries: dict[str, dict[str, Any]], report: Path, *, as_json:
 @recipe_argument
 @settings_argument
 @out_option
+@click.option("--export", type=click.Path(path_type=Path), metavar="DIR", help="Also write one file per client.")
 @data_option
 @json_option
-def partition(recipe: str, settings: tuple[str, ...], out: Path | None, data: str | None, as_json: bool) -> None:
+def partition(
+    recipe: str, settings: tuple[str, ...], out: Path | None, export: Path | None, data: str | None, as_json: bool
+) -> None:
     """Show who gets which data in RECIPE: the card and a picture of class shares.
 
-    With --out, partition.npz, partition.json and partition.png are written there.
+    With --out, partition.npz, partition.json and partition.png are written there. With --export, the samples and
+    labels of each client are written as client-N.npz, to be given to the nodes of a deployment.
     """
     from fedrecall.data.card import card
+    from fedrecall.data.export import export_clients
     from fedrecall.record import RunFolder
     from fedrecall.report.partition_picture import draw_partition
     from fedrecall.run import load_federation
@@ -173,6 +178,8 @@ def partition(recipe: str, settings: tuple[str, ...], out: Path | None, data: st
     alpha = f", alpha {loaded.partition['alpha']:g}" if "alpha" in loaded.partition else ""
     title = f"{loaded.data['name']}: {loaded.partition['name']}{alpha}"
     draw_partition(counts, list(federation.class_names), picture, title)
+    if export:
+        export_clients(federation, RunFolder.create(export).path)
     if as_json:
         click.echo(json.dumps({"picture": str(picture), **described}))
         return

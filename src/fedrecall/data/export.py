@@ -1,0 +1,36 @@
+"""A federation as files, one per client, so that the nodes of a deployment can be given skewed data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from fedrecall.data.federation import Federation
+
+
+def export_clients(federation: Federation, folder: Path) -> list[Path]:
+    """`client-0007.npz` for each client, with its own samples and labels, and `test.npz` for everyone.
+
+    The arrays are as they are stored: images uint8 (N, H, W, C). A held-out client's samples are all for training.
+    """
+    width = len(str(len(federation) - 1))
+    written = []
+    for client in range(len(federation)):
+        train, validation = federation.train_indices(client), federation.validation_indices(client)
+        arrays = {
+            "x_train": federation.train.x[train],
+            "y_train": federation.train.y[train],
+            "x_validation": federation.train.x[validation],
+            "y_validation": federation.train.y[validation],
+        }
+        written.append(save(folder / f"client-{client:0{width}d}.npz", federation, arrays))
+    if federation.test is not None:
+        arrays = {"x_test": federation.test.x, "y_test": federation.test.y}
+        written.append(save(folder / "test.npz", federation, arrays))
+    return written
+
+
+def save(path: Path, federation: Federation, arrays: dict[str, np.ndarray]) -> Path:
+    np.savez_compressed(path, **arrays, class_names=np.array(federation.class_names))  # type: ignore[arg-type]
+    return path
