@@ -105,7 +105,7 @@ class Worker:
     def train(self, task: Task) -> Result:
         """The client update: local steps from the server's model, then what the algorithm sends."""
         job, flat = self.job, self.flat
-        indices = self.federation.train_indices(task.client)
+        indices = self.federation.trained_on(task.client)
         state = self._client_state(task)
         self._load(state)
         self._holds_server = False

@@ -166,9 +166,11 @@ class Federation:
 
     def train_indices(self, client: int) -> np.ndarray:
         """Where client k's training samples are, in ascending order."""
-        if client == EVERYONE:
-            return self.pool("train")[1]
         return self._part(2 * self._known(client))
+
+    def trained_on(self, client: int) -> np.ndarray:
+        """The training samples of a task: a client's, or those of everyone together."""
+        return self.pool("train")[1] if client == EVERYONE else self.train_indices(client)
 
     def validation_indices(self, client: int) -> np.ndarray:
         return self._part(2 * self._known(client) + 1)
@@ -180,7 +182,7 @@ class Federation:
 
     def labels(self, client: int) -> Labels:
         """Counts and shares of the classes among the client's training samples."""
-        counts = np.bincount(self.train.y[self.train_indices(client)], minlength=self.num_classes)
+        counts = np.bincount(self.train.y[self.trained_on(client)], minlength=self.num_classes)
         counts_tensor = torch.from_numpy(counts.astype(np.int64))
         return Labels(counts_tensor, (counts_tensor.double() / counts_tensor.sum()).float())
 
