@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from fedrecall.data.partition import Assignment, Natural, Partition, label_counts
 from fedrecall.data.samples import Samples, as_array, checked
@@ -16,6 +18,7 @@ from fedrecall.data.sources import DataSet
 from fedrecall.data.transform import Images, Plain, image_statistics
 from fedrecall.errors import InputError
 from fedrecall.objectives.base import Labels
+from fedrecall.settings import shown
 
 Arrays = tuple[Any, Any]
 EVERYONE = -1  # stands for the clients that may train, as one client
@@ -122,6 +125,42 @@ class Federation:
         ids = np.repeat(np.arange(len(pairs)), [len(labels) for _, labels in pairs])
         partition = Natural(validation=validation, seed=seed, held_out=held_out)
         return cls.from_arrays(x, y, test=test, partition=partition, num_classes=num_classes, ids=ids, **options)
+
+    @classmethod
+    def from_datasets(cls, train: Any, test: Any = None, *, partition: Partition, **options: Any) -> Federation:
+        """Torch's map-style `Dataset`s of (sample, label). The options are those of `from_arrays`.
+
+        Every item is read once, here: what a transform of the data set draws at random is drawn once. Samples are
+        tensors, arrays or PIL images of one shape; images become uint8, grey or red, green and blue.
+        """
+
+        def arrays(dataset: Any, what: str) -> Arrays:
+            if not hasattr(dataset, "__len__"):
+                raise InputError(f"the {what} data have no length; a map-style Dataset was expected")
+            x, y = np.empty(0), np.empty(len(dataset), np.int64)
+            for i in range(len(dataset)):
+                item = dataset[i]
+                try:
+                    sample, y[i] = item[0], operator.index(item[1])
+                except (TypeError, LookupError, OverflowError):
+                    raise InputError(
+                        f"{what} item {i} is {shown(item)}; a sample and a whole number were expected"
+                    ) from None
+                if isinstance(sample, Image.Image):
+                    sample = sample if sample.mode in ("L", "RGB") else sample.convert("RGB")
+                    options.setdefault("layout", "nhwc")
+                sample = as_array(sample, f"{what} samples")
+                if i == 0:
+                    x = np.empty((len(dataset), *sample.shape), sample.dtype)
+                if (sample.shape, sample.dtype) != (x.shape[1:], x.dtype):
+                    found, first = (f"{part.dtype} {part.shape}" for part in (sample, x[0]))
+                    raise InputError(f"{what} sample {i} is {found}, but the first is {first}")
+                x[i] = sample
+            return x, y
+
+        x, y = arrays(train, "training")
+        tested = None if test is None else arrays(test, "test")
+        return cls.from_arrays(x, y, test=tested, partition=partition, **options)
 
     @classmethod
     def from_data(cls, data: DataSet, partition: Partition) -> Federation:

@@ -6,12 +6,16 @@ from collections.abc import Callable
 
 from torch import nn
 
+from fedrecall.models.embedding import MeanEmbedding, embedding
 from fedrecall.models.lenet import LeNet, lenet
 from fedrecall.models.mlp import mlp
+from fedrecall.models.resnet import ResNet18, resnet18
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet": lenet,
+    "resnet18": resnet18,
     "mlp": mlp,
+    "embedding": embedding,
 }
 
-__all__ = ["MODELS", "LeNet", "lenet", "mlp"]
+__all__ = ["MODELS", "LeNet", "MeanEmbedding", "ResNet18", "embedding", "lenet", "mlp", "resnet18"]

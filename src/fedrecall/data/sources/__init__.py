@@ -5,12 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedrecall.data.sources.base import DataSet
-from fedrecall.data.sources.cifar import cifar10
+from fedrecall.data.sources.cifar import cifar10, cifar100
 from fedrecall.data.sources.fashion_mini import fashion_mini
+from fedrecall.data.sources.femnist import femnist
+from fedrecall.data.sources.huggingface import hf
+from fedrecall.data.sources.idx import fashion_mnist, mnist
+from fedrecall.data.sources.image_folder import image_folder
+from fedrecall.data.sources.npz import npz
+from fedrecall.data.sources.tables import csv, parquet
 
 DATASETS: dict[str, Callable[..., DataSet]] = {
     "fashion_mini": fashion_mini,
     "cifar10": cifar10,
+    "cifar100": cifar100,
+    "mnist": mnist,
+    "fashion_mnist": fashion_mnist,
+    "femnist": femnist,
+    "hf": hf,
+    "npz": npz,
+    "image_folder": image_folder,
+    "csv": csv,
+    "parquet": parquet,
 }
 
-__all__ = ["DATASETS", "DataSet", "cifar10", "fashion_mini"]
+__all__ = [
+    "DATASETS",
+    "DataSet",
+    "cifar10",
+    "cifar100",
+    "csv",
+    "fashion_mini",
+    "fashion_mnist",
+    "femnist",
+    "hf",
+    "image_folder",
+    "mnist",
+    "npz",
+    "parquet",
+]

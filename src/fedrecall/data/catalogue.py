@@ -1,0 +1,230 @@
+"""The data sets that we read from files: where each comes from, under which terms, and whether it is here.
+
+Sizes are in bytes. The hashes are those on the pages named as `terms_from`; those of MNIST are what torchvision
+expects from the same address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Protocol
+
+from fedrecall.data.download import absent_again, fetch, unpack
+from fedrecall.data.sources.base import data_folder, data_root
+from fedrecall.data.sources.cifar import CIFAR10, CIFAR100
+from fedrecall.data.sources.fashion_mini import fashion_mini
+from fedrecall.data.sources.idx import FASHION_MNIST, MNIST, OtherLabelsError
+from fedrecall.errors import InputError, nearest
+
+CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz"
+CIFAR_TERMS = "no licence stated; cite Krizhevsky 2009"
+MNIST_PAGE = "https://ossci-datasets.s3.amazonaws.com/mnist"
+FASHION_PAGE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+FASHION_REPOSITORY = "https://github.com/zalandoresearch/fashion-mnist"
+README_ROOM = 2**20  # archives hold a little more than the data
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file at a publisher's."""
+
+    url: str
+    md5: str
+    size: int
+
+    @property
+    def file_name(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+
+class Files(Protocol):
+    """How a reader finds and checks its files."""
+
+    def place(self, folder: str | Path | None) -> Path:
+        """The folder they should be in; an error if there is none."""
+
+    def file_names(self) -> list[str]:
+        """Names or patterns, any of which says that the data set is meant to be here."""
+
+    def check(self, folder: str | Path | None = None) -> None:
+        """Read them; the first that is missing or damaged is an error that names it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set that can be here."""
+
+    name: str
+    content: str
+    terms: str
+    terms_from: str
+    files: Files
+    unpacked_size: int
+    downloads: tuple[Download, ...] = ()
+    unpacked_in: str = ""  # the folder below the data folder that the archives are unpacked in
+    otherwise: str = ""  # where it comes from if not by download
+
+    @property
+    def download_size(self) -> int:
+        return sum(download.size for download in self.downloads)
+
+
+class LeafFiles:
+    """FEMNIST's JSON files, which are only looked for: they may be gigabytes, and the reader checks them."""
+
+    def place(self, folder: str | Path | None) -> Path:
+        return data_folder("femnist", folder, "femnist/data", "femnist", "data")
+
+    def file_names(self) -> list[str]:
+        return ["train/*.json", "test/*.json"]
+
+    def check(self, folder: str | Path | None = None) -> None:
+        for pattern in self.file_names():
+            if not any(self.place(folder).glob(pattern)):
+                raise InputError(f"there is no file {pattern} in {self.place(folder)}.")
+
+
+class ShippedFile:
+    """The embedded data set."""
+
+    def place(self, folder: str | Path | None) -> Path:
+        return Path(str(resources.files("fedrecall") / "data"))
+
+    def file_names(self) -> list[str]:
+        return ["fashion_mini.npz"]
+
+    def check(self, folder: str | Path | None = None) -> None:
+        fashion_mini()
+
+
+ENTRIES = (
+    Entry(
+        name="fashion_mini",
+        content="12,000 of the images of Fashion-MNIST",
+        terms="MIT",
+        terms_from=FASHION_REPOSITORY,
+        files=ShippedFile(),
+        unpacked_size=9_504_000,
+        otherwise="shipped with fedrecall",
+    ),
+    Entry(
+        name="cifar10",
+        content="60,000 colour images, 32 x 32, of 10 classes",
+        terms=CIFAR_TERMS,
+        terms_from=f"{CIFAR_PAGE}/cifar.html",
+        files=CIFAR10,
+        unpacked_size=184_380_000,
+        downloads=(
+            Download(f"{CIFAR_PAGE}/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", 170_052_171),
+        ),
+    ),
+    Entry(
+        name="cifar100",
+        content="60,000 colour images, 32 x 32, of 100 classes in 20 groups",
+        terms=CIFAR_TERMS,
+        terms_from=f"{CIFAR_PAGE}/cifar.html",
+        files=CIFAR100,
+        unpacked_size=184_440_000,
+        downloads=(
+            Download(f"{CIFAR_PAGE}/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", 168_513_733),
+        ),
+    ),
+    Entry(
+        name="mnist",
+        content="70,000 handwritten digits, 28 x 28",
+        terms="CC BY-SA 3.0",
+        terms_from="https://www.tensorflow.org/api_docs/python/tf/keras/datasets/mnist/load_data",
+        files=MNIST,
+        unpacked_size=54_950_048,
+        unpacked_in="mnist",
+        downloads=(
+            Download(f"{MNIST_PAGE}/train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
+            Download(f"{MNIST_PAGE}/train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", 28_881),
+            Download(f"{MNIST_PAGE}/t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", 1_648_877),
+            Download(f"{MNIST_PAGE}/t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", 4_542),
+        ),
+    ),
+    Entry(
+        name="fashion_mnist",
+        content="70,000 images of clothes, 28 x 28, of 10 classes",
+        terms="MIT",
+        terms_from=FASHION_REPOSITORY,
+        files=FASHION_MNIST,
+        unpacked_size=54_950_048,
+        unpacked_in="fashion-mnist",
+        downloads=(
+            Download(f"{FASHION_PAGE}/train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880),
+            Download(f"{FASHION_PAGE}/train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe", 29_515),
+            Download(f"{FASHION_PAGE}/t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79", 4_422_102),
+            Download(f"{FASHION_PAGE}/t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310", 5_148),
+        ),
+    ),
+    Entry(
+        name="femnist",
+        content="800,000 handwritten digits and letters, 28 x 28, of 3,500 writers",
+        terms="BSD-2-Clause (LEAF)",
+        terms_from="https://github.com/TalwalkarLab/leaf/blob/master/LICENSE.md",
+        files=LeafFiles(),
+        unpacked_size=0,
+        otherwise="not downloaded by us: the scripts of https://github.com/TalwalkarLab/leaf make it, "
+        "or the extra hf reads it from Hugging Face",
+    ),
+)
+CATALOGUE = {entry.name: entry for entry in ENTRIES}
+
+
+def find(name: str) -> Entry:
+    if name not in CATALOGUE:
+        raise InputError(f"there is no data set {name!r} in the catalogue; {nearest(name, CATALOGUE)}")
+    return CATALOGUE[name]
+
+
+def state(entry: Entry, folder: str | Path | None = None) -> str:
+    """'here', 'missing', or 'damaged: ' and a sentence that names the file. Every file is read."""
+    try:
+        place = entry.files.place(folder)
+    except InputError:
+        return "missing"
+    if not any(any(place.glob(name)) for name in entry.files.file_names()):
+        return "missing"
+    try:
+        entry.files.check(folder)
+    except OtherLabelsError as error:
+        # Loose files may be another data set's of the same layout, which is then no damage.
+        return "missing" if place == data_root(folder) else f"damaged: {error}"
+    except InputError as error:
+        return f"damaged: {error}"
+    return "here"
+
+
+def obtain(entry: Entry, folder: str | Path | None = None, *, progress: bool = False) -> Path:
+    """Download and unpack a data set below `folder`, unless it is there and intact; returns where it lies."""
+    if state(entry, folder) == "here":
+        return entry.files.place(folder)
+    if not entry.downloads:
+        raise InputError(f"{entry.name} is {entry.otherwise}.")
+    target = data_root(folder) / entry.unpacked_in
+    with absent_again(target):
+        download_and_unpack(entry, target, progress=progress)
+    if (found := state(entry, folder)) != "here":
+        raise InputError(f"{entry.name} was downloaded to {target}, but is {found}")
+    return entry.files.place(folder)
+
+
+def download_and_unpack(entry: Entry, target: Path, *, progress: bool) -> None:
+    """All archives, then all files; an archive that was there before stays there."""
+    archives, new = [], []
+    try:
+        for part in entry.downloads:
+            if not (target / part.file_name).exists():
+                new.append(target / part.file_name)
+            archives.append(
+                fetch(part.url, f"md5:{part.md5}", target, part.file_name, part.size, progress=progress)
+            )
+        for archive in archives:
+            unpack(archive, target, entry.unpacked_size + README_ROOM)
+    finally:
+        for archive in new:
+            archive.unlink(missing_ok=True)
