@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from fedrecall import config
+from fedrecall.cli_data import data as data_commands
 from fedrecall.errors import InputError, nearest
 from fedrecall.version import __version__
 
@@ -241,6 +242,9 @@ def copy_recipe(recipe: str, target: Path | None) -> None:
     except OSError as error:
         raise InputError(f"the file {str(target)!r} cannot be written: {error.strerror}") from None
     click.echo(str(target))
+
+
+fedrecall.add_command(data_commands)
 
 
 def fail(message: str) -> NoReturn:

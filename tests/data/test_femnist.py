@@ -103,14 +103,11 @@ def test_the_natural_partition_makes_every_writer_a_client(root):
     assert [federation.train_indices(k).tolist() for k in range(len(federation))] == [[3], [0, 1, 2, 6], [4, 5]]
 
 
-def test_class_names_are_digits_capitals_small_letters(root):
+def test_class_names_are_digits_capitals_small_letters_and_nothing_is_mirrored(root):
+    assert not femnist(root).transform.flip
     names = femnist(root).class_names
     assert (len(names), femnist(root).num_classes) == (62, 62)
     assert (names[0], names[9], names[10], names[35], names[36], names[61]) == ("0", "9", "A", "Z", "a", "z")
-
-
-def test_images_are_never_mirrored(root):
-    assert not femnist(root).transform.flip
 
 
 @pytest.mark.parametrize("below", ["", "femnist", "femnist/data"])
