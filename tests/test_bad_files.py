@@ -289,7 +289,6 @@ def test_a_bad_file_is_one_sentence(fedrecall: Any, make: Make, words: list[str]
     check_one_sentence(run(fedrecall, words), named)
 
 
-@pytest.mark.xfail(strict=True, reason="Federation.from_arrays takes one class, which leaves nothing to learn")
 @pytest.mark.parametrize("name", ONE_CLASS)
 def test_one_class_is_refused(fedrecall: Any, name: str) -> None:
     ONE_CLASS[name]()

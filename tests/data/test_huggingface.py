@@ -19,8 +19,6 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="the extra hf is not installed"),
 ]
 
-WRITERS = ["w_10", "w_9", "w_10", "w_7", "w_9", "w_10"]  # as text, w_10 comes first
-
 
 @pytest.fixture(autouse=True)
 def no_network_and_own_caches(tmp_path, monkeypatch):
@@ -41,12 +39,12 @@ def save(tmp_path):
     def write(train, test=None, **features):
         from datasets import Dataset, DatasetDict
 
-        parts = {"train": train} | ({} if test is None else {"test": test})
-        sets = {split: Dataset.from_dict(columns) for split, columns in parts.items()}
-        for split, columns in sets.items():
-            for name, feature in features.items():
-                sets[split] = columns = columns.cast_column(name, feature)
-        DatasetDict(sets).save_to_disk(tmp_path / "saved")
+        splits = DatasetDict({"train": Dataset.from_dict(train)})
+        if test is not None:
+            splits["test"] = Dataset.from_dict(test)
+        for name, feature in features.items():
+            splits = splits.cast_column(name, feature)
+        splits.save_to_disk(tmp_path / "saved")
         return str(tmp_path / "saved")
 
     return write
@@ -56,10 +54,10 @@ def pixels(count, shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
-def pictures(arrays, mode=None):
+def pictures(arrays):
     from PIL import Image
 
-    return [Image.fromarray(array) if mode is None else Image.fromarray(array).convert(mode) for array in arrays]
+    return [Image.fromarray(array) for array in arrays]
 
 
 def images_with(save, labels, **features):
@@ -71,8 +69,8 @@ def images_with(save, labels, **features):
 @pytest.mark.parametrize("colours", [(), (3,)])
 def test_images_become_bytes_with_the_channels_last(save, colours):
     train, test = pixels(5, (3, 2, *colours)), pixels(2, (3, 2, *colours), seed=1)
-    path = save({"image": pictures(train), "label": [0, 1, 0, 1, 1]}, {"image": pictures(test), "label": [1, 0]})
-    data = hf(path)
+    columns = {"image": pictures(train), "label": [0, 1, 0, 1, 1]}
+    data = hf(save(columns, {"image": pictures(test), "label": [1, 0]}))
     assert data.x_train.dtype == np.uint8
     np.testing.assert_array_equal(data.x_train, train.reshape(5, 3, 2, -1))
     np.testing.assert_array_equal(data.x_test, test.reshape(2, 3, 2, -1))
@@ -80,23 +78,21 @@ def test_images_become_bytes_with_the_channels_last(save, colours):
 
 
 def test_images_are_normalised_by_the_training_images(save):
-    train, test = pixels(5, (3, 2, 3)), pixels(2, (3, 2, 3), seed=1)
-    data = hf(save({"image": pictures(train), "label": [0] * 5}, {"image": pictures(test), "label": [0, 1]}))
+    train = pixels(5, (3, 2, 3))
+    test = {"image": pictures(pixels(2, (3, 2, 3), seed=1)), "label": [0, 1]}
+    data = hf(save({"image": pictures(train), "label": [0] * 5}, test))
     np.testing.assert_allclose(data.transform.mean, (train / 255).mean(axis=(0, 1, 2)))
     np.testing.assert_allclose(data.transform.std, (train / 255).std(axis=(0, 1, 2)))
 
 
 def test_a_data_set_larger_than_a_batch_keeps_its_order(save, monkeypatch):
     monkeypatch.setattr("fedrecall.data.sources.huggingface.BATCH", 4)
-    train = pixels(11, (3, 2))
-    path = save({"image": pictures(train), "label": [0] * 11}, {"image": pictures(train[:2]), "label": [0, 0]})
-    np.testing.assert_array_equal(hf(path).x_train[..., 0], train)
+    np.testing.assert_array_equal(hf(images_with(save, [0] * 11)).x_train[..., 0], pixels(11, (3, 2)))
 
 
 def test_mixed_colours_need_a_mode(save):
-    grey, colour = pictures(pixels(1, (3, 2))), pictures(pixels(1, (3, 2, 3)))
-    columns = {"image": grey + colour, "label": [0, 1]}
-    path = save(columns, columns)
+    images = pictures([*pixels(1, (3, 2)), *pixels(1, (3, 2, 3))])
+    path = save({"image": images, "label": [0, 1]}, {"image": images, "label": [0, 1]})
     with pytest.raises(InputError, match=r"\(3, 2, 1\) and \(3, 2, 3\) \(image 1\).*data\.mode"):
         hf(path)
     data = hf(path, mode="RGB")
@@ -153,13 +149,13 @@ def test_other_labels_are_counted_in_sorted_order(save, labels, names, encoded):
 
 
 def test_a_class_that_only_the_test_split_has_is_a_class(save):
-    image = pictures(pixels(1, (3, 2)))
-    data = hf(save({"image": image, "label": ["b"]}, {"image": image, "label": ["a"]}))
+    data = hf(save({"v": [1.0], "label": ["b"]}, {"v": [1.0], "label": ["a"]}), features="v")
     assert (data.y_train.tolist(), data.y_test.tolist(), data.num_classes) == ([1], [0], 2)
 
 
 def test_ids_make_the_natural_partition(save):
-    columns = {"image": pictures(pixels(6, (3, 2))), "label": [0] * 6, "writer": WRITERS}
+    writers = ["w_10", "w_9", "w_10", "w_7", "w_9", "w_10"]  # as text, w_10 comes first
+    columns = {"image": pictures(pixels(6, (3, 2))), "label": [0, 1] * 3, "writer": writers}
     data = hf(save(columns, columns), id_column="writer")
     assert data.ids.tolist() == [0, 2, 0, 1, 2, 0]
     federation = Federation.from_data(data, Natural(validation=0))
@@ -191,12 +187,8 @@ def test_a_share_of_each_clients_samples_can_be_the_test_set(save):
     assert data.ids.tolist() == [row // 20 for row in train]
     other = hf(path, **options, split_seed=1).x_test[:, 0, 0, 0]
     assert sorted(test) != sorted(other)
-    assert sorted(hf(path, **options).x_test[:, 0, 0, 0]) == sorted(test)
-
-
-def test_without_ids_the_share_is_of_all_samples_and_never_all_of_them(save):
-    data = hf(femnist_of_the_hub(save), label="character", test_fraction=0.999)
-    assert (len(data.x_train), len(data.x_test)) == (1, 59)
+    all_but_one = hf(path, label="character", test_fraction=0.999)  # without ids, of all samples
+    assert (len(all_but_one.x_train), len(all_but_one.x_test)) == (1, 59)
 
 
 def test_the_second_time_the_arrays_come_from_the_cache(save, monkeypatch):
@@ -216,10 +208,10 @@ def test_each_way_of_reading_is_cached_apart(save):
 
 
 def test_a_folder_of_data_files_is_read_below_the_data_folder(tmp_path):
-    (tmp_path / "root" / "flowers").mkdir(parents=True)
-    for split, rows in (("train", ["1.5,rose", "2.5,lily"]), ("test", ["3.5,rose"])):
-        (tmp_path / "root" / "flowers" / f"{split}.csv").write_text("\n".join(["size,kind", *rows]))
-    data = DATASETS["hf"](path="flowers", folder=str(tmp_path / "root"), features="size", label="kind")
+    (tmp_path / "flowers").mkdir()
+    (tmp_path / "flowers" / "train.csv").write_text("size,kind\n1.5,rose\n2.5,lily")
+    (tmp_path / "flowers" / "test.csv").write_text("size,kind\n3.5,rose")
+    data = DATASETS["hf"](path="flowers", folder=str(tmp_path), features="size", label="kind")
     assert data.x_train.tolist() == [[1.5], [2.5]]
     assert (data.class_names, data.y_test.tolist()) == (("lily", "rose"), [1])
 
@@ -255,12 +247,12 @@ def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch):
         hf("anything")
 
 
-IMAGES = [[0, 1], [2, 3]]
 WRONG = {
     "column": ({"label": [0, 1]}, {"features": "pixel"}, r"data\.features is 'pixel'.*no such column"),
     "label column": ({"label": [0, 1]}, {"label": "lable"}, r"data\.label is 'lable'.*did you mean 'label'"),
     "id column": ({"label": [0, 1]}, {"id_column": "who"}, r"data\.id_column is 'who'.*no such column"),
     "split": ({"label": [0, 1]}, {"train": "training"}, r"data\.train is 'training'.*splits train, test"),
+    "no test split": ({"label": [0, 1]}, {"test": "dev"}, r"data\.test is 'dev'.*or give data\.test_fraction"),
     "missing label": ({"label": [0, None]}, {}, r"data\.label is 'label'.*not all whole numbers"),
     "float label": ({"label": [0.5, 1.0]}, {}, r"data\.label is 'label'.*not all whole numbers"),
     "missing id": ({"label": [0, 1], "who": ["a", None]}, {"id_column": "who"}, r"data\.id_column is 'who'"),
@@ -295,14 +287,8 @@ def test_an_unlabelled_sample_of_a_class_label_is_refused(save):
 
 
 def test_splits_whose_labels_differ_in_type_are_refused(save):
-    image = pictures(pixels(1, (3, 2)))
     with pytest.raises(InputError, match=r"data\.label is 'label', but its type"):
-        hf(save({"image": image, "label": ["b"]}, {"image": image, "label": [1]}))
-
-
-def test_no_test_split_proposes_the_share(save):
-    with pytest.raises(InputError, match=r"data\.test is 'test'.*splits train, or give data\.test_fraction"):
-        hf(femnist_of_the_hub(save), label="character")
+        hf(save({"v": [1.0], "label": ["b"]}, {"v": [1.0], "label": [1]}), features="v")
 
 
 def test_images_of_16_bits_are_refused(save):
@@ -312,11 +298,8 @@ def test_images_of_16_bits_are_refused(save):
 
 
 def test_a_recipe_trains_on_a_saved_data_set(save, fedrecall, tmp_path):
-    x = pixels(60, (28, 28))
-    columns = {"image": pictures(x), "who": [i % 3 for i in range(60)], "label": [i % 2 for i in range(60)]}
-    path = save(columns, columns)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(f"data: {{name: hf, path: {path}, id_column: who}}\npartition: natural\nrounds: 2\n")
-    finished = fedrecall("run", recipe, "--json", "--out", tmp_path / "run")
+    columns = {"image": pictures(pixels(60, (28, 28))), "who": [0, 1, 2] * 20, "label": [0, 1] * 30}
+    data = ["data.name=hf", f"data.path={save(columns, columns)}", "data.id_column=who", "partition=natural"]
+    finished = fedrecall("run", "demo", *data, "rounds=2", "--json", "--out", tmp_path / "run")
     assert finished.code == 0, finished.err
     assert json.loads((tmp_path / "run" / "partition.json").read_text())["clients"] == 3

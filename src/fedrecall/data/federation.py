@@ -79,6 +79,8 @@ class Federation:
         """
         x, y = checked(x, y, num_classes, "training")
         tested = checked(*test, num_classes, "test") if test is not None else None
+        if len(y) > 1 and y.min() == y.max():
+            raise InputError(f"the training labels have one class only, {int(y[0])}; at least two were expected")
         if num_classes is None:
             num_classes = 1 + max(int(labels.max()) for labels in (y, *(tested or ())[1:]))
         if tested is not None and (tested[0].shape[1:], tested[0].dtype) != (x.shape[1:], x.dtype):
