@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fedrecall import Algorithm, CrossEntropy, FedAvg, Federation, InputError, Local
 from fedrecall.engines.base import Job, Result, Task
-from fedrecall.local import SGD, Worker, batches
+from fedrecall.local import SGD, Worker, batches, refuse_broken_convolutions
 from fedrecall.rng import stream
 from fedrecall.settings import Schedule
 from fedrecall.store import ClientStore
@@ -291,3 +291,19 @@ def test_the_correction_is_added_to_every_step() -> None:
 def test_what_is_finished_knows_steps_rate_momentum_and_samples() -> None:
     sent = train(worker(plain, Pulled()), 1).sent
     assert sent["local"].tolist() == pytest.approx([6, 0.1, 0.9, 24])  # 2 epochs of 24 / 8 steps
+
+
+def test_a_convolution_whose_gradient_is_broken_is_refused_by_name() -> None:
+    broken = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 8, 1, stride=2))
+    with pytest.raises(
+        InputError, match=r"layer '1' of the model is a 1x1 convolution with stride 2 on 4 channels"
+    ):
+        refuse_broken_convolutions(broken)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(4, 8, 1), nn.Conv2d(16, 8, 1, stride=2), nn.Conv2d(4, 8, 3, stride=2)]
+)
+def test_other_convolutions_are_taken(layer: nn.Module) -> None:
+    refuse_broken_convolutions(layer)
+    assert layer.weight.requires_grad

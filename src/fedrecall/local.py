@@ -192,7 +192,23 @@ def build(job: Job, federation: Federation) -> FlatModel:
     with default_generator(job.seed, "init"), torch_threads(job.local.threads):
         module = job.model()
         materialise(module, partial(dry_batch, federation))
+        refuse_broken_convolutions(module)
         return FlatModel(module)
+
+
+def refuse_broken_convolutions(module: nn.Module) -> None:
+    """oneDNN's gradient of a strided 1x1 convolution on few channels-last channels writes outside its memory
+    (oneDNN issue 6035): the process may crash, or go on with wrong numbers."""
+    for name, layer in module.named_modules():
+        if not isinstance(layer, nn.Conv2d) or set(layer.kernel_size) != {1} or set(layer.stride) == {1}:
+            continue
+        channels = layer.in_channels // layer.groups
+        if 1 < channels < 16:
+            raise InputError(
+                f"layer {name!r} of the model is a 1x1 convolution with stride {layer.stride[0]} on {channels} "
+                "channels, whose gradient is broken in PyTorch's CPU library; take every second pixel first, by "
+                f"AvgPool2d(1, {layer.stride[0]}), and convolve with stride 1"
+            )
 
 
 def check_outputs(flat: FlatModel, federation: Federation) -> None:

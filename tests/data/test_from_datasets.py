@@ -50,7 +50,7 @@ def test_a_tensor_data_set_is_its_tensors() -> None:
 
 
 def test_every_item_is_read_once() -> None:
-    train, test = Items(*((np.ones(2), 0) for _ in range(4))), Items((np.ones(2), 1))
+    train, test = Items(*((np.ones(2), i % 2) for i in range(4))), Items((np.ones(2), 1))
     Federation.from_datasets(train, test, partition=IID)
     assert (train.asked, test.asked) == ([1] * 4, [1])
 

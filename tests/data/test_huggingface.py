@@ -116,9 +116,7 @@ def test_columns_of_numbers_become_float32_side_by_side(save):
     assert data.x_train.tolist() == [[30.0, 1.75], [41.0, 1.5]]
 
 
-@pytest.mark.parametrize(
-    ("values", "dtype"), [([[0.5, 1.5], [2.5, 3.5]], np.float32), ([[7, 1], [0, 9]], np.int64)]
-)
+@pytest.mark.parametrize(("values", "dtype"), [([[0.5], [2.5]], np.float32), ([[7, 1], [0, 9]], np.int64)])
 def test_vectors_become_float32_and_token_ids_stay_whole(save, values, dtype):
     columns = {"vector": values, "label": [0, 1]}
     data = hf(save(columns, columns), features="vector")
@@ -165,14 +163,8 @@ def test_ids_make_the_natural_partition(save):
 def femnist_of_the_hub(save):
     """The columns of flwrlabs/femnist, which has a training split only; the first pixel is the row's number."""
     x = np.repeat(np.arange(60, dtype=np.uint8), 6).reshape(60, 3, 2)
-    writers = [f"f{i // 20}" for i in range(60)]
-    columns = {
-        "image": pictures(x),
-        "writer_id": writers,
-        "hsf_id": [0] * 60,
-        "character": [i % 7 for i in range(60)],
-    }
-    return save(columns)
+    writers, characters = [f"f{i // 20}" for i in range(60)], [i % 7 for i in range(60)]
+    return save({"image": pictures(x), "writer_id": writers, "hsf_id": [0] * 60, "character": characters})
 
 
 def test_a_share_of_each_clients_samples_can_be_the_test_set(save):
@@ -251,7 +243,7 @@ WRONG = {
     "column": ({"label": [0, 1]}, {"features": "pixel"}, r"data\.features is 'pixel'.*no such column"),
     "label column": ({"label": [0, 1]}, {"label": "lable"}, r"data\.label is 'lable'.*did you mean 'label'"),
     "id column": ({"label": [0, 1]}, {"id_column": "who"}, r"data\.id_column is 'who'.*no such column"),
-    "split": ({"label": [0, 1]}, {"train": "training"}, r"data\.train is 'training'.*splits train, test"),
+    "split": ({"label": [0, 1]}, {"train": "training"}, r"data\.train is 'training'.*name one of train, test"),
     "no test split": ({"label": [0, 1]}, {"test": "dev"}, r"data\.test is 'dev'.*or give data\.test_fraction"),
     "missing label": ({"label": [0, None]}, {}, r"data\.label is 'label'.*not all whole numbers"),
     "float label": ({"label": [0.5, 1.0]}, {}, r"data\.label is 'label'.*not all whole numbers"),

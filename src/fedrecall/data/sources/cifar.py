@@ -24,7 +24,9 @@ MEAN_AND_STD = {
 
 Augment = Annotated[bool, "random crops after padding by 4, and horizontal flips"]
 Labels = Annotated[Literal["fine", "coarse"], "fine | coarse: 100 classes, or the 20 above them"]
-Normalisation = Annotated[Literal["cifar100", "cifar10"], "cifar100 | cifar10: whose means and deviations scale it"]
+Normalisation = Annotated[
+    Literal["cifar100", "cifar10"], "cifar100 | cifar10: whose means and deviations scale it"
+]
 
 
 class LabelByte(NamedTuple):

@@ -187,7 +187,7 @@ def checked_labels(values: Any, count: int, where: str) -> np.ndarray:
     highest = len(CLASS_NAMES) - 1
     if y is None or y.shape != (count,) or y.min() < 0 or y.max() > highest:
         raise InputError(f"{where}: 'y' has a label that is not a whole number from 0 to {highest}.")
-    return y
+    return y.astype(np.int64)
 
 
 def as_numbers(values: Any, kinds: str) -> np.ndarray | None:

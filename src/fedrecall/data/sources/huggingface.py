@@ -122,7 +122,7 @@ def needed(module: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module.partition(".")[0]:  # it is there, and something that it needs is not
+        if not f"{module}.".startswith(f"{error.name}."):  # it is there, and something that it needs is not
             raise
         raise InputError(f"{what} needs the extra hf: pip install 'fedrecall[hf]'") from None
 
@@ -148,7 +148,8 @@ def load(path: str, root: Path, subset: str | None, train: str) -> Mapping[str, 
 def split_of(splits: Mapping[str, Any], name: str, key: str, path: str) -> Any:
     if name not in splits:
         instead = ", or give data.test_fraction" if key == "test" else ""
-        raise InputError(f"data.{key} is {name!r}, but {path} has the splits {', '.join(splits)}{instead}")
+        found = ", ".join(splits)
+        raise InputError(f"data.{key} is {name!r}, which is no split of {path}; name one of {found}{instead}")
     if len(splits[name]) == 0:
         raise InputError(f"data.{key} is {name!r}, but this split of {path} is empty")
     return splits[name]
