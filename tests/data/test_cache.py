@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedrecall.data.cache import cache_folder, decoded
+from fedrecall.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -73,3 +74,9 @@ def test_who_comes_second_takes_what_is_there(source) -> None:
 
     assert decoded("set", [source], slow)["x"].tolist() == [8]
     assert len(list(cache_folder().iterdir())) == 1
+
+
+def test_a_cache_folder_that_cannot_be_made_is_one_sentence(source, folder, monkeypatch) -> None:
+    monkeypatch.setenv("FEDRECALL_CACHE", str(source / "below-a-file"))
+    with pytest.raises(InputError, match=r"the cache folder '.*below-a-file' cannot be written"):
+        decoded("set", [source], counting([]))

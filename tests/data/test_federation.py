@@ -254,3 +254,8 @@ def test_the_files_go_with_a_federation_that_was_used() -> None:
     del federation
     gc.collect()
     assert not folder.exists()
+
+
+def test_a_label_that_would_make_millions_of_classes_is_refused() -> None:
+    with pytest.raises(InputError, match=r"a label is 1000000000000; say num_classes"):
+        Federation.from_arrays(np.zeros((2, 2), np.float32), np.array([0, 10**12]), partition=Iid(clients=1))

@@ -133,6 +133,14 @@ def test_ids_are_natural_clients_in_their_order(kind: Any) -> None:
     assert [federation.train_indices(k).tolist() for k in range(3)] == [[1, 2, 6, 9], [3, 5, 8], [0, 4, 7]]
 
 
+def test_a_row_keeps_its_id_when_others_are_drawn_for_the_test(kind: Any) -> None:
+    read, write = kind
+    write("all", {"a": list(range(20)), "who": list(range(20)), "y": [0, 1] * 10})
+    data = read("all", "y", id="who", standardise=False)
+    assert data.ids.tolist() == data.x_train[:, 0].tolist()
+    assert len(data.ids) == 16
+
+
 def test_ids_that_are_numbers_are_in_the_order_of_numbers(kind: Any) -> None:
     read, write = kind
     write("train", TABLE | {"who": [10, 9, 9, 10, 100, 9, 9, 9, 9, 9]})
@@ -239,7 +247,7 @@ def test_bad_values_are_named(kind: Any, change: dict[str, list[Any]], expected:
 
 def test_csv_cells_may_be_quoted_and_have_blanks_around_them() -> None:
     lines('\ufeff"a", y \n 1.5, "the ""first"""\n\n"2", " b"\n')
-    data = csv("table.csv", "y", test="table.csv", standardise=False)
+    data = csv("table.csv", "y", test="table.csv", features=["a"], standardise=False)
     assert data.x_train.tolist() == [[1.5], [2.0]]
     assert data.class_names == ("b", 'the "first"')
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedrecall.errors import InputError
+
 VERSION = 1  # of what is cached; raise it when a reader decodes differently
 
 
@@ -38,8 +40,14 @@ def decoded(name: str, files: Sequence[Path], decode: Callable[[Path], None]) ->
     """
     entry = cache_folder() / f"{name}-{fingerprint(files)}"
     if not entry.is_dir():
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=entry.parent))
+        try:
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            beside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=entry.parent))
+        except OSError as error:
+            raise InputError(
+                f"the cache folder {str(entry.parent)!r} cannot be written: "
+                f"{error.strerror}; name another in FEDRECALL_CACHE"
+            ) from None
         try:
             decode(beside)
             beside.replace(entry)

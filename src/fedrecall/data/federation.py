@@ -21,6 +21,7 @@ from fedrecall.objectives.base import Labels
 from fedrecall.settings import shown
 
 Arrays = tuple[Any, Any]
+MOST_CLASSES = 100_000  # more, inferred from the largest label, is a mistake rather than a data set
 EVERYONE = -1  # stands for the clients that may train, as one client
 Transform = Images | Plain
 
@@ -83,6 +84,8 @@ class Federation:
             raise InputError(f"the training labels have one class only, {int(y[0])}; at least two were expected")
         if num_classes is None:
             num_classes = 1 + max(int(labels.max()) for labels in (y, *(tested or ())[1:]))
+            if num_classes > MOST_CLASSES:
+                raise InputError(f"a label is {num_classes - 1}; say num_classes if there are that many classes")
         if tested is not None and (tested[0].shape[1:], tested[0].dtype) != (x.shape[1:], x.dtype):
             raise InputError(
                 f"a training sample is {x.dtype} of shape {x.shape[1:]}, "

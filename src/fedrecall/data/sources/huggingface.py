@@ -59,7 +59,7 @@ def hf(
     for split, rows in chosen.items():
         reading.check(rows.column_names, ids=split == "train")
     # The same files may be read in several ways, each of which is cached apart.
-    way = hashlib.sha256(repr((reading, list(chosen), train, test)).encode()).hexdigest()[:8]
+    way = hashlib.sha256(repr((reading, train, test)).encode()).hexdigest()[:8]
     files = [Path(file["filename"]) for rows in chosen.values() for file in rows.cache_files]
     arrays = decoded(f"hf-{way}", files, lambda target: reading.write(chosen, target))
     names, statistics = arrays.pop("class_names").tolist(), arrays.pop("statistics", None)

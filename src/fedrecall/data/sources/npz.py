@@ -185,7 +185,6 @@ def rows(stream: IO[bytes], header: Header, key: str, layout: str) -> Iterator[n
                 yield piece.astype(np.float32)
         else:
             yield piece.astype(piece.dtype.newbyteorder("="))
-    stream.read(1)  # the end, where the checksum is compared
 
 
 def write_rows(path: Path, count: int, pieces: Iterator[np.ndarray]) -> None:
