@@ -86,7 +86,9 @@ def test_values_rounded_to_few_digits_give_the_same_bytes(root):
     np.testing.assert_array_equal(femnist(root).x_train, exact)
 
 
-def test_labels_follow_the_files_in_the_order_of_their_names(root):
+def test_labels_follow_the_files_in_the_order_of_their_names(root, monkeypatch):
+    found = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda folder, name: sorted(found(folder, name), reverse=True))
     data = femnist(root)
     assert data.y_train.tolist() == [0, 36, 5, 35, 3, 61, 10]
     assert data.y_test.tolist() == [7, 9, 9]
@@ -179,7 +181,6 @@ BAD_FILES = {
     "users are missing": (lambda tree: tree.pop("users"), "no lists 'users' and 'num_samples'"),
     "counts are missing": (lambda tree: tree.pop("num_samples"), "no lists 'users' and 'num_samples'"),
     "data are missing": (lambda tree: tree.pop("user_data"), "it has no 'user_data'"),
-    "a user too many": (lambda tree: tree["users"].append("f_q"), "must be the same users"),
     "another user": (lambda tree: tree["users"].__setitem__(0, "f_q"), "must be the same users"),
     "a count too few": (lambda tree: tree["num_samples"].pop(), "must be the same users"),
     "a negative count": (lambda tree: tree["num_samples"].__setitem__(0, -3), "not whole numbers"),

@@ -90,12 +90,13 @@ def test_a_data_set_larger_than_a_batch_keeps_its_order(save, monkeypatch):
     np.testing.assert_array_equal(hf(images_with(save, [0] * 11)).x_train[..., 0], pixels(11, (3, 2)))
 
 
-def test_mixed_colours_need_a_mode(save):
-    images = pictures([*pixels(1, (3, 2)), *pixels(1, (3, 2, 3))])
-    path = save({"image": images, "label": [0, 1]}, {"image": images, "label": [0, 1]})
-    with pytest.raises(InputError, match=r"\(3, 2, 1\) and \(3, 2, 3\) \(image 1\).*data\.mode"):
-        hf(path)
-    data = hf(path, mode="RGB")
+@pytest.mark.parametrize(("batch", "words"), [(2, r"\(image 1\).*data\.mode"), (1, "some samples are of shape")])
+def test_mixed_colours_need_a_mode(save, monkeypatch, batch, words):
+    monkeypatch.setattr("fedrecall.data.sources.huggingface.BATCH", batch)
+    path = save({"image": pictures([*pixels(1, (3, 2)), *pixels(1, (3, 2, 3))]), "label": [0, 1]})
+    with pytest.raises(InputError, match=words):
+        hf(path, test="train")
+    data = hf(path, test="train", mode="RGB")
     assert data.x_train.shape == (2, 3, 2, 3)
     np.testing.assert_array_equal(data.x_train[0, ..., 0], data.x_train[0, ..., 2])  # grey stays grey
 
@@ -109,19 +110,20 @@ def test_uint8_arrays_are_images_wherever_their_channels_are(save):
     np.testing.assert_array_equal(data.x_train, x.transpose(0, 2, 3, 1))
 
 
+NUMBERS = {"age": [30, 41], "size": [1.75, 1.5], "tokens": [[7, 1], [0, 9]], "label": [0, 1]}
+
+
 def test_columns_of_numbers_become_float32_side_by_side(save):
-    columns = {"age": [30, 41], "height": [1.75, 1.5], "label": ["no", "yes"]}
-    data = hf(save(columns, columns), features=["age", "height"])
+    data = hf(save(NUMBERS), features=["age", "size"], test="train")
     assert data.x_train.dtype == np.float32
     assert data.x_train.tolist() == [[30.0, 1.75], [41.0, 1.5]]
 
 
-@pytest.mark.parametrize(("values", "dtype"), [([[0.5], [2.5]], np.float32), ([[7, 1], [0, 9]], np.int64)])
-def test_vectors_become_float32_and_token_ids_stay_whole(save, values, dtype):
-    columns = {"vector": values, "label": [0, 1]}
-    data = hf(save(columns, columns), features="vector")
-    assert data.x_train.dtype == dtype
-    assert data.x_train.tolist() == values
+def test_vectors_become_float32_and_token_ids_stay_whole(save):
+    path = save(NUMBERS | {"vector": [[0.5], [2.5]]})
+    vectors, tokens = (hf(path, features=name, test="train").x_train for name in ("vector", "tokens"))
+    assert (vectors.dtype, tokens.dtype) == (np.float32, np.int64)
+    assert (vectors.tolist(), tokens.tolist()) == ([[0.5], [2.5]], [[7, 1], [0, 9]])
 
 
 def test_a_class_label_keeps_its_names_also_of_classes_without_samples(save):
@@ -132,18 +134,11 @@ def test_a_class_label_keeps_its_names_also_of_classes_without_samples(save):
     assert data.y_train.tolist() == [2, 0]
 
 
-@pytest.mark.parametrize(
-    ("labels", "names", "encoded"),
-    [
-        (["pear", "apple", "pear"], ("apple", "pear"), [1, 0, 1]),
-        ([30, 4, 100], ("4", "30", "100"), [1, 0, 2]),
-        ([True, False, True], ("False", "True"), [1, 0, 1]),
-    ],
-)
-def test_other_labels_are_counted_in_sorted_order(save, labels, names, encoded):
-    data = hf(images_with(save, labels))
-    assert data.class_names == names
-    assert data.y_train.tolist() == encoded
+@pytest.mark.parametrize(("small", "middle", "large"), [("apple", "fig", "pear"), (4, 30, 100)])
+def test_other_labels_are_counted_in_sorted_order(save, small, middle, large):
+    data = hf(images_with(save, [middle, large, small, large]))
+    assert data.class_names == (str(small), str(middle), str(large))
+    assert data.y_train.tolist() == [1, 2, 0, 2]
 
 
 def test_a_class_that_only_the_test_split_has_is_a_class(save):
@@ -154,7 +149,8 @@ def test_a_class_that_only_the_test_split_has_is_a_class(save):
 def test_ids_make_the_natural_partition(save):
     writers = ["w_10", "w_9", "w_10", "w_7", "w_9", "w_10"]  # as text, w_10 comes first
     columns = {"image": pictures(pixels(6, (3, 2))), "label": [0, 1] * 3, "writer": writers}
-    data = hf(save(columns, columns), id_column="writer")
+    test = {"image": pictures(pixels(1, (3, 2))), "label": [1]}  # needs no writers
+    data = hf(save(columns, test), id_column="writer")
     assert data.ids.tolist() == [0, 2, 0, 1, 2, 0]
     federation = Federation.from_data(data, Natural(validation=0))
     assert [federation.train_indices(k).tolist() for k in range(3)] == [[0, 2, 5], [3], [1, 4]]
@@ -193,10 +189,9 @@ def test_the_second_time_the_arrays_come_from_the_cache(save, monkeypatch):
 
 
 def test_each_way_of_reading_is_cached_apart(save):
-    path = save({"a": [1.0, 2.0], "b": [3.0, 4.0], "label": [0, 1]}, {"a": [1.0], "b": [3.0], "label": [0]})
-    assert hf(path, features="a").x_train.tolist() == [[1.0], [2.0]]
-    assert hf(path, features="b").x_train.tolist() == [[3.0], [4.0]]
-    assert hf(path, features="b", test="train").y_test.tolist() == [0, 1]
+    path = save(NUMBERS)
+    assert hf(path, features="age", test="train").x_train.tolist() == [[30.0], [41.0]]
+    assert hf(path, features="size", test="train").x_train.tolist() == [[1.75], [1.5]]
 
 
 def test_a_folder_of_data_files_is_read_below_the_data_folder(tmp_path):
@@ -208,12 +203,8 @@ def test_a_folder_of_data_files_is_read_below_the_data_folder(tmp_path):
     assert (data.class_names, data.y_test.tolist()) == (("lily", "rose"), [1])
 
 
-def test_a_single_saved_split_is_the_training_split(tmp_path):
-    from datasets import Dataset
-
-    Dataset.from_dict({"v": [1.0, 2.0, 3.0, 4.0], "label": [0, 1, 0, 1]}).save_to_disk(tmp_path / "one")
-    data = hf(str(tmp_path / "one"), features="v", test_fraction=0.25)
-    assert (len(data.y_train), len(data.y_test)) == (3, 1)
+def test_a_single_saved_split_is_the_training_split(save):
+    assert hf(f"{save(NUMBERS)}/train", features="age", test="train").x_train.tolist() == [[30.0], [41.0]]
 
 
 def test_a_name_on_the_hub_that_cannot_be_reached_is_one_sentence():
@@ -222,6 +213,14 @@ def test_a_name_on_the_hub_that_cannot_be_reached_is_one_sentence():
     ) as e:
         hf("flwrlabs/femnist")
     assert "\n" not in str(e.value)
+
+
+def test_code_of_a_data_set_is_never_trusted(monkeypatch):
+    asked = []
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **options: asked.append(options) or {})
+    with pytest.raises(InputError, match=r"data\.train"):
+        hf("anything")
+    assert asked[0]["trust_remote_code"] is False
 
 
 def test_code_of_a_data_set_is_never_run(tmp_path):
@@ -283,10 +282,11 @@ def test_splits_whose_labels_differ_in_type_are_refused(save):
         hf(save({"v": [1.0], "label": ["b"]}, {"v": [1.0], "label": [1]}), features="v")
 
 
-def test_images_of_16_bits_are_refused(save):
-    image = pictures([pixels(1, (3, 2))[0].astype(np.uint16)])
-    with pytest.raises(InputError, match=r"image 0 of column 'image' is of Pillow's mode I;16"):
-        hf(save({"image": image, "label": [0]}, {"image": image, "label": [0]}))
+def test_images_of_16_bits_are_refused(save, monkeypatch):
+    monkeypatch.setattr("fedrecall.data.sources.huggingface.BATCH", 2)
+    images = pictures([*pixels(3, (3, 2)), np.zeros((3, 2), np.uint16)])
+    with pytest.raises(InputError, match=r"image 3 of column 'image' is of Pillow's mode I;16"):
+        hf(save({"image": images, "label": [0] * 4}), test="train")
 
 
 def test_a_recipe_trains_on_a_saved_data_set(save, fedrecall, tmp_path):
