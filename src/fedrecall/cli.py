@@ -205,7 +205,7 @@ def list_recipes() -> None:
     """The shipped recipes, a line each."""
     for name, path in config.shipped().items():
         first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
-        click.echo(f"{name:16} {first}")
+        click.echo(f"{name:24} {first}")
 
 
 @recipes.command("show", context_settings=OPEN)
