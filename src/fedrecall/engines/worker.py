@@ -6,7 +6,6 @@ and go through boxes.
 
 from __future__ import annotations
 
-import pickle
 import shutil
 import signal
 import sys
@@ -14,6 +13,7 @@ import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import cloudpickle
 import torch
 
 from fedrecall.engines import link
@@ -30,7 +30,7 @@ def main() -> None:
     sys.path[:] = path
     try:
         # From the engine that started this process, over a connection that only the two of them have the key to.
-        job, federation, store = pickle.loads(setup)
+        job, federation, store = cloudpickle.loads(setup)
         torch.set_num_threads(job.local.threads)
         worker = Worker(job, federation, store)
     except Exception:
