@@ -14,7 +14,7 @@ import yaml
 from torch import nn
 from torch.nn import functional as F
 
-from fedrecall import CrossEntropy, FedAvg, Federation, Iid, InputError, Local, Run, federate
+from fedrecall import CrossEntropy, FedAvg, Federation, Iid, InputError, Local, Population, Run, federate
 from fedrecall.config import Recipe
 from fedrecall.experiment import clients_per_round, sample_clients
 
@@ -204,7 +204,7 @@ def test_aggregate_is_given_float64_sums_by_weight_and_their_totals(start: Start
     assert algorithm.asked == {(name, n, k) for name in ("w", "alike", "by_steps") for n, k in ((40, 10), (20, 4))}
     sums, totals, population = algorithm.seen[1]
     assert (sums["alike"].item(), sums["by_steps"].item()) == (2 + 2, 10 * 2 + 4 * 2)
-    assert (totals["w"], totals["alike"], totals["by_steps"], population) == (60, 2, 14, 2)
+    assert (totals["w"], totals["alike"], totals["by_steps"], population) == (60, 2, 14, Population(2, 60))
     assert sums["w"].dtype == sums["alike"].dtype == torch.float64
 
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrecall import Algorithm, CrossEntropy, FedAvg, Federation, InputError, Local
+from fedrecall.building import refuse_broken_convolutions
 from fedrecall.engines.base import Job, Result, Task
-from fedrecall.local import SGD, Worker, batches, refuse_broken_convolutions
+from fedrecall.local import SGD, Worker, batches
 from fedrecall.rng import stream
 from fedrecall.settings import Schedule
 from fedrecall.store import ClientStore

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedrecall.algorithms.base import Algorithm
+from fedrecall.algorithms.base import Algorithm, Population
 from fedrecall.engines.base import Result
 from fedrecall.vector import Tensors
 
@@ -25,29 +25,32 @@ class Sums:
     counters: Tensor | None = None
     samples: int = 0
     loss: float = 0.0
+    bytes: int = 0  # of all that the clients sent
 
     def add(self, result: Result, algorithm: Algorithm) -> None:
         for name, tensor in result.sent.items():
             weight = algorithm.weight(name, result.n, result.steps)
             self.tensors[name] = added(self.tensors.get(name), tensor, weight)
             self.totals[name] = self.totals.get(name, 0.0) + weight
-        counters = result.buffers["i"]
-        self.counters = counters.clone() if self.counters is None else torch.maximum(self.counters, counters)
-        self.floats = added(self.floats, result.buffers["b"], result.n)
+        if result.buffers:
+            counters = result.buffers["i"]
+            self.counters = counters.clone() if self.counters is None else torch.maximum(self.counters, counters)
+            self.floats = added(self.floats, result.buffers["b"], result.n)
+        self.bytes += sum(tensor.nbytes for tensor in (*result.sent.values(), *result.buffers.values()))
         self.samples += result.n
         self.loss += result.n * result.metrics["loss"]
 
-    def server(self, algorithm: Algorithm, before: Tensors, population: int) -> Tensors:
+    def server(self, algorithm: Algorithm, before: Tensors, population: Population) -> Tensors:
         """The server update, rounded once to the model's precision."""
         dtype = before["w"].dtype
         new = algorithm.aggregate(before, self.tensors, self.totals, population)
         return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in new.items()}
 
-    def buffers(self, dtype: torch.dtype) -> Tensors:
-        """Float buffers are means, counters the largest."""
-        assert self.floats is not None
-        assert self.counters is not None
-        return {"b": (self.floats / self.samples).to(dtype), "i": self.counters}
+    def buffers(self, before: Tensors) -> Tensors:
+        """Float buffers are means, counters the largest; those of before, if the clients keep theirs."""
+        if self.floats is None or self.counters is None:
+            return before
+        return {"b": (self.floats / self.samples).to(before["b"].dtype), "i": self.counters}
 
     def mean_loss(self) -> float:
         return self.loss / self.samples

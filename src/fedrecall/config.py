@@ -20,6 +20,7 @@ from fedrecall.errors import InputError, nearest
 from fedrecall.models import MODELS
 from fedrecall.objectives import OBJECTIVES
 from fedrecall.settings import (
+    BatchNorm,
     Checkpoint,
     Evaluation,
     Execution,
@@ -72,6 +73,10 @@ class Recipe(Settings):
     )
     clients_per_round: Positive | None = Field(default=None, description="or: how many clients are in a round")
     local: Local = Field(default_factory=Local, description="how a client trains")
+    batch_norm: BatchNorm = Field(
+        default="average",
+        description="its statistics: average (weighted by samples) | local (they stay with the client)",
+    )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="when the global model is evaluated")
     forgetting: Forgetting = Field(default_factory=Forgetting, description="when forgetting is measured")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="when the state of the run is saved")

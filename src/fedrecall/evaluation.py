@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from fedrecall.algorithms.base import Algorithm
 from fedrecall.config import Recipe
 from fedrecall.data.federation import Federation
-from fedrecall.engines.base import Engine, Task
+from fedrecall.engines.base import Engine, Job, Task
 from fedrecall.errors import InputError
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
@@ -20,8 +21,9 @@ METRICS = {"validation": "val_accuracy", "held_out": "held_out_accuracy", "test"
 class Evaluator:
     """Accuracies on the pooled validation data, on the held-out clients, and on the test set."""
 
-    def __init__(self, recipe: Recipe, algorithm: Algorithm, federation: Federation) -> None:
-        self.recipe, self.algorithm, self.federation = recipe, algorithm, federation
+    def __init__(self, recipe: Recipe, job: Job, federation: Federation) -> None:
+        self.recipe, self.federation = recipe, federation
+        self.algorithm, self.own_statistics = job.algorithm, job.batch_norm == "local"
         self.has_validation = len(federation.pool("validation")[1]) > 0
         self._own: dict[tuple[str, int, int], float] = {}  # of clients' own models, by split, client and version
         if any(map(recipe.forgetting.due, range(1, recipe.rounds + 1))):
@@ -56,15 +58,34 @@ class Evaluator:
         engine.publish(t, {"w": self.algorithm.evaluated(server)}, buffers)
         if self.algorithm.personal:
             return {METRICS[split]: self._mean_over_models(t, engine, store, split) for split in splits}
-        return {METRICS[split]: float(self.correct(t, engine, split).mean()) for split in splits}
+        return {METRICS[split]: float(self.correct(t, engine, store, split).mean()) for split in splits}
 
-    def correct(self, t: int, engine: Engine, split: str, client: int = -1, version: int = 0) -> np.ndarray:
-        """For each pooled sample of a split: is the published model, or a client's own, right?"""
-        total = len(self.federation.pool(split)[1])
+    def correct(self, t: int, engine: Engine, store: ClientStore, split: str) -> np.ndarray:
+        """For each pooled sample of a split: is the published model right?
+
+        Where batch-norm statistics stay with the clients, each client's samples are judged with its own.
+        """
+        if not self.own_statistics:
+            return self._judged(engine, [Task("evaluate", t, 0, split=split, stop=self._size(split))])
+        ends = np.cumsum(np.bincount(self.federation.owners(), minlength=self.federation.population)).tolist()
         tasks = [
-            Task("evaluate", t, order, client, state_version=version, split=split, start=start, stop=start + PART)
-            for order, start in enumerate(range(0, total, PART))
+            Task("evaluate", t, 0, k, state_version=store.version(k), split=split, start=start, stop=stop)
+            for k, (start, stop) in enumerate(zip([0, *ends], ends))
+            if stop > start
         ]
+        return self._judged(engine, tasks)
+
+    def _size(self, split: str) -> int:
+        return len(self.federation.pool(split)[1])
+
+    def _judged(self, engine: Engine, ranges: list[Task]) -> np.ndarray:
+        """The tasks' ranges one after the other, in parts that the engine can share out."""
+        parts = [
+            replace(task, start=start, stop=min(start + PART, task.stop))
+            for task in ranges
+            for start in range(task.start, task.stop, PART)
+        ]
+        tasks = [replace(task, order=order) for order, task in enumerate(parts)]
         return np.concatenate([result.metrics["correct"] for result in engine.run(tasks)])
 
     def _mean_over_models(self, t: int, engine: Engine, store: ClientStore, split: str) -> float:
@@ -74,6 +95,7 @@ class Evaluator:
             version = store.version(client)
             key = (split, client if version else -1, version)
             if key not in self._own:
-                self._own[key] = float(self.correct(t, engine, *key).mean())
+                task = Task("evaluate", t, 0, key[1], state_version=version, split=split, stop=self._size(split))
+                self._own[key] = float(self._judged(engine, [task]).mean())
             accuracies.append(self._own[key])
         return float(np.mean(accuracies))

@@ -12,14 +12,17 @@ import numpy as np
 from fedrecall import checkpoint
 from fedrecall import forgetting as forgot
 from fedrecall.aggregation import Sums
+from fedrecall.algorithms.base import Population
+from fedrecall.building import build, check_outputs, least_samples
+from fedrecall.combination import refuse_combination
 from fedrecall.config import Recipe
 from fedrecall.data.card import card
 from fedrecall.data.federation import EVERYONE, Federation
-from fedrecall.engines import choose
 from fedrecall.engines.base import Engine, Job, Task
+from fedrecall.engines.choice import choose
 from fedrecall.errors import InputError
 from fedrecall.evaluation import Evaluator
-from fedrecall.local import build, check_outputs, least_samples, steps_per_epoch
+from fedrecall.local import steps_per_epoch
 from fedrecall.record import RunFolder, environment
 from fedrecall.rng import stream
 from fedrecall.store import ClientStore
@@ -42,8 +45,10 @@ class Experiment:
         self.algorithm = job.algorithm
         self.flat = build(job, federation)
         check_outputs(self.flat, federation)
+        refuse_combination(recipe, job, federation, self.flat)
+        self.population = Population(federation.population, len(federation.pool("train")[1]))
         self.count = clients_per_round(recipe, federation.population)
-        self.evaluator = Evaluator(recipe, job.algorithm, federation)
+        self.evaluator = Evaluator(recipe, job, federation)
 
     def run(self, folder: RunFolder, watch: Watch | None = None) -> dict[str, Any]:
         """Run all rounds in an empty folder; `watch` is shown each line of metrics. Returns the summary."""
@@ -81,8 +86,9 @@ class Experiment:
         clock = [time.perf_counter()]
         lr, probe = self.recipe.local.rate(t, self.recipe.rounds), self.recipe.forgetting.due(t)
         tasks = self._tasks(t, lr, probe, store)
-        engine.publish(t, self.algorithm.broadcast(server), buffers)
-        before = self.evaluator.correct(t, engine, "validation") if probe else None
+        broadcast = self.algorithm.broadcast(server)
+        engine.publish(t, broadcast, buffers)
+        before = self.evaluator.correct(t, engine, store, "validation") if probe else None
 
         sums, after = Sums(), list[np.ndarray]()
         for result in engine.run(tasks):  # client updates
@@ -92,18 +98,26 @@ class Experiment:
                 after.append(result.metrics["correct"])
         clock.append(time.perf_counter())
 
-        server = sums.server(self.algorithm, server, self.federation.population)  # server update
-        buffers = sums.buffers(server["w"].dtype)
+        clients = [task.client for task in tasks if task.client != EVERYONE]
+        line: dict[str, Any] = {"round": t, "clients": clients, "lr": lr}
+        line |= {"train_loss": sums.mean_loss(), **self._traffic(len(tasks), sums.bytes, broadcast, buffers)}
+        server = sums.server(self.algorithm, server, self.population)  # server update
+        buffers = sums.buffers(buffers)
         clock.append(time.perf_counter())
 
-        clients = [task.client for task in tasks if task.client != EVERYONE]
-        line: dict[str, Any] = {"round": t, "clients": clients, "lr": lr, "train_loss": sums.mean_loss()}
         line |= self.evaluator.accuracies(t, engine, store, server, buffers)
         if before is not None:
             line |= self._forgetting(t, clients, before, np.stack(after))
         clock.append(time.perf_counter())
         self._record(line, clock)
         return server, buffers, line
+
+    def _traffic(self, clients: int, up: int, broadcast: Tensors, buffers: Tensors) -> dict[str, int]:
+        """Bytes of the tensors that travel in a round, all clients together."""
+        if self.algorithm.pooled or self.algorithm.personal:  # the bounds exchange nothing
+            return {"bytes_up": 0, "bytes_down": 0}
+        sent = broadcast if self.job.own_buffers else {**broadcast, **buffers}
+        return {"bytes_up": up, "bytes_down": clients * sum(tensor.nbytes for tensor in sent.values())}
 
     def _tasks(self, t: int, lr: float, probe: bool, store: ClientStore) -> list[Task]:
         """The round's training, a task a client, in the order of the sum."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,14 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall.algorithms.base import LocalSteps
+from fedrecall.building import build, least_samples, model_input
 from fedrecall.data.federation import Federation
 from fedrecall.data.samples import Samples
 from fedrecall.engines.base import Job, Result, Task
 from fedrecall.errors import InputError
+from fedrecall.fisher import CHUNK, fisher
+from fedrecall.frozen import Frozen
+from fedrecall.representation import Representation
 from fedrecall.rng import default_generator, stream, torch_stream
 from fedrecall.settings import Local
 from fedrecall.store import ClientStore
-from fedrecall.vector import FlatModel, Tensors, materialise
+from fedrecall.vector import Tensors
 
 EVALUATION_BATCH = 256  # fixed, because kernels may round differently for other sizes
 
@@ -44,11 +46,6 @@ def steps_per_epoch(samples: int, local: Local, least: int = 1) -> int:
     size = min(local.batch_size, samples)
     whole, last = divmod(samples, size)
     return whole + (local.partial_batch == "keep" and last >= least)
-
-
-def least_samples(module: nn.Module) -> int:
-    """How many samples a training batch needs: batch norm has no statistics of one."""
-    return 2 if any(isinstance(inner, nn.modules.batchnorm._BatchNorm) for inner in module.modules()) else 1
 
 
 @dataclass
@@ -85,6 +82,12 @@ class Worker:
         self.buffers: Tensors = {}
         self._holds_server = False
         self._checked = False
+        needs = job.algorithm.needs | job.objective.needs
+        self._representation = (
+            Representation(self.flat.module, job.algorithm.representation) if "features" in needs else None
+        )
+        self._sent = Frozen(job, federation) if needs & {"teacher", "features"} else None
+        self._previous = Frozen(job, federation) if "previous" in needs else None
 
     def publish(self, server: Tensors, buffers: Tensors) -> None:
         self.server, self.buffers = server, buffers
@@ -93,14 +96,22 @@ class Worker:
     def run(self, task: Task) -> Result:
         return self.train(task) if task.kind == "train" else self.evaluate(task)
 
-    def _load(self, state: Tensors | None = None) -> None:
-        """The published model, or a client's own where the algorithm has such."""
-        if self.job.algorithm.personal and state:
-            self.flat.load(state["w"], state)
-            self._holds_server = False
-        elif not self._holds_server:
-            self.flat.load(self.server["w"], self.buffers)
-            self._holds_server = True
+    def _load(self, state: Tensors) -> None:
+        """The model that a task starts from: the published one, or what the client has of its own instead."""
+        own_model = self.job.algorithm.personal and "w" in state
+        own_buffers = self.job.own_buffers and "b" in state
+        if self._holds_server and not own_model and not own_buffers:
+            return
+        w, buffers = state["w"] if own_model else self.server["w"], state if own_buffers else self.buffers
+        self.flat.load(w, buffers)
+        self._holds_server = not own_model and not own_buffers
+
+    def _load_frozen(self, state: Tensors) -> None:
+        """The models that the client compares itself with."""
+        if self._sent:
+            self._sent.load(self.flat.w, self.flat.buffers())  # as the client starts: just loaded
+        if self._previous and "b" in state:
+            self._previous.load(state["w"], state)
 
     def train(self, task: Task) -> Result:
         """The client update: local steps from the server's model, then what the algorithm sends."""
@@ -108,12 +119,14 @@ class Worker:
         indices = self.federation.trained_on(task.client)
         state = self._client_state(task)
         self._load(state)
+        self._load_frozen(state)
         self._holds_server = False
         with default_generator(job.seed, "model", task.round, task.client):
             steps, loss = self._steps(task, indices, state)
         local = LocalSteps(steps, task.lr, job.local.momentum, len(indices))
-        sent, new_state = job.algorithm.finish(flat.w, self.server, state, local, {})
-        if job.algorithm.personal:
+        extra = {"fisher": self._fisher(indices)} if "fisher" in job.algorithm.needs else {}
+        sent, new_state = job.algorithm.finish(flat.w, self.server, state, local, extra)
+        if job.own_buffers or self._previous:
             new_state = new_state | flat.buffers()
         metrics: dict[str, Any] = {"loss": loss}
         if task.probe:
@@ -121,7 +134,7 @@ class Worker:
         return Result(
             task,
             sent={name: tensor.clone() for name, tensor in sent.items()},
-            buffers=flat.buffers(),
+            buffers={} if job.own_buffers else flat.buffers(),
             state=self.store.put(task.client, task.round, new_state),
             n=len(indices),
             steps=steps,
@@ -152,8 +165,7 @@ class Worker:
         for batch in batches(indices, local, order, self.least):
             x, target = federation.train.gather(batch)
             flat.g.zero_()
-            logits = flat.module(model_input(federation.transform(x, augment), flat.w.dtype))
-            loss = job.objective(logits, target, client)
+            loss = self._loss(model_input(federation.transform(x, augment), flat.w.dtype), target, client, state)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.decay(flat.w, flat.g)
             job.algorithm.correct(flat.g, flat.w, self.server, state)
@@ -165,9 +177,30 @@ class Worker:
                 self._checked = True
         return steps, float(total) / max(steps, 1)
 
+    def _loss(self, x: Tensor, target: Tensor, client: Tensors, state: Tensors) -> Tensor:
+        """The objective on a batch, and the algorithm's penalty where it has one."""
+        job = self.job
+        logits = self.flat.module(x)
+        if self._sent is None:
+            return job.objective(logits, target, client)
+        teacher, global_features = self._sent(x)
+        loss = job.objective(logits, target, client, teacher if "teacher" in job.objective.needs else None)
+        if self._representation is None:
+            return loss
+        assert global_features is not None
+        # In a client's first round its previous model is the one it was sent.
+        previous = self._previous(x)[1] if self._previous and "b" in state else global_features
+        assert previous is not None
+        return loss + job.algorithm.penalty(self._representation.take(), global_features, previous)
+
+    def _fisher(self, indices: np.ndarray) -> Tensor:
+        train, dtype = self.federation.train, self.flat.w.dtype
+        chunks = map(train.gather, torch.split(torch.from_numpy(indices), CHUNK))
+        return fisher(self.flat, ((model_input(self.federation.transform(x), dtype), y) for x, y in chunks))
+
     def evaluate(self, task: Task) -> Result:
         """Which of a range of pooled samples a model gets right, and their losses."""
-        self._load(self._client_state(task) if task.state_version else None)
+        self._load(self._client_state(task) if task.state_version else {})
         correct, loss = self._forward(task.split, slice(task.start, task.stop))
         return Result(task, n=len(correct), metrics={"correct": correct, "loss": loss})
 
@@ -184,66 +217,3 @@ class Worker:
         x, target = source.gather(positions)
         logits = self.flat.module(model_input(self.federation.transform(x), self.flat.w.dtype)).float()
         return logits.argmax(1) == target, nn.functional.cross_entropy(logits, target, reduction="none")
-
-
-def build(job: Job, federation: Federation) -> FlatModel:
-    """The job's model with its initial weights, which are a function of the seed."""
-
-    with default_generator(job.seed, "init"), torch_threads(job.local.threads):
-        module = job.model()
-        materialise(module, partial(dry_batch, federation))
-        refuse_broken_convolutions(module)
-        return FlatModel(module)
-
-
-def refuse_broken_convolutions(module: nn.Module) -> None:
-    """oneDNN's gradient of a strided 1x1 convolution on few channels-last channels writes outside its memory
-    (oneDNN issue 6035): the process may crash, or go on with wrong numbers."""
-    for name, layer in module.named_modules():
-        if not isinstance(layer, nn.Conv2d) or set(layer.kernel_size) != {1} or set(layer.stride) == {1}:
-            continue
-        channels = layer.in_channels // layer.groups
-        if 1 < channels < 16:
-            raise InputError(
-                f"layer {name!r} of the model is a 1x1 convolution with stride {layer.stride[0]} on {channels} "
-                "channels, whose gradient is broken in PyTorch's CPU library; take every second pixel first, by "
-                f"AvgPool2d(1, {layer.stride[0]}), and convolve with stride 1"
-            )
-
-
-def check_outputs(flat: FlatModel, federation: Federation) -> None:
-    """Does the model take these samples and answer with a number for each class?"""
-    was_training = flat.module.training
-    with torch.no_grad():
-        logits = flat.module.eval()(dry_batch(federation, flat.w.dtype))
-    flat.module.train(was_training)
-    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] != federation.num_classes:
-        raise InputError(
-            f"the model answers two samples with {shape}; two rows of {federation.num_classes} class scores "
-            "were expected"
-        )
-
-
-def dry_batch(federation: Federation, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Two samples as the model sees them."""
-    x, _ = federation.train.gather(torch.zeros(2, dtype=torch.long))
-    return model_input(federation.transform(x), dtype)
-
-
-def model_input(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Floats in the model's precision; images channels last, which is how convolutions run here."""
-    if x.is_floating_point():
-        x = x.to(dtype)
-    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """As many threads inside, as many as before after."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

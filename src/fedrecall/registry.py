@@ -8,6 +8,7 @@ import os
 import sys
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -52,7 +53,9 @@ def imported(section: str, name: str) -> Callable[..., Any]:
 
 def options(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The options that a recipe can give to this class or function, with their defaults and annotations."""
-    hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+    # A dataclass may inherit options from other modules, in which their annotations are to be read.
+    plain_class = inspect.isclass(target) and not is_dataclass(target)
+    hints = typing.get_type_hints(target.__init__ if plain_class else target, include_extras=True)
     found = {}
     for name, parameter in inspect.signature(target).parameters.items():
         if name in SUPPLIED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):

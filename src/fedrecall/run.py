@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fedrecall.algorithms import ALGORITHMS, Algorithm, FedAvg
+from fedrecall.building import dry_batch
 from fedrecall.config import FROM_PYTHON, Recipe, Tree
 from fedrecall.data.federation import Federation
 from fedrecall.data.sources import DataSet
 from fedrecall.engines.base import Job
 from fedrecall.errors import InputError
 from fedrecall.experiment import Experiment, Watch
-from fedrecall.local import dry_batch
 from fedrecall.objectives import OBJECTIVES, WSM, Objective
 from fedrecall.record import RunFolder, read_lines
 from fedrecall.rng import default_generator
@@ -108,7 +108,7 @@ def federate(
     }
     recipe = Recipe(**tree if local is None else {**tree, "local": local})
     make_model = copies_of(model, federation, recipe.seed) if isinstance(model, nn.Module) else model
-    job = Job(make_model, algorithm, objective, recipe.local, recipe.seed)
+    job = Job(make_model, algorithm, objective, recipe.local, recipe.seed, recipe.batch_norm)
     experiment = Experiment(recipe, job, federation)
     folder = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "run")
     experiment.run(folder, watch)
@@ -155,5 +155,6 @@ def recipe_experiment(recipe: Recipe, federation: Federation) -> Experiment:
     make_model = partial(
         recipe.build, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
     )
-    job = Job(make_model, recipe.build("algorithm"), recipe.build("objective"), recipe.local, recipe.seed)
+    algorithm, objective = recipe.build("algorithm"), recipe.build("objective")
+    job = Job(make_model, algorithm, objective, recipe.local, recipe.seed, recipe.batch_norm)
     return Experiment(recipe, job, federation)

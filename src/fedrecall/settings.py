@@ -11,6 +11,7 @@ from fedrecall.errors import InputError, nearest
 
 Whole = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+BatchNorm = Literal["average", "local"]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -148,8 +149,9 @@ class Evaluation(Settings):
         default=10,
         description="rounds between evaluations on the pooled validation data; the last round always is",
     )
-    test_last: Positive = Field(
-        default=100, description="the test set is used in this many last rounds; the final accuracy is their mean"
+    test_last: Whole = Field(
+        default=100,
+        description="the test set is used in this many last rounds; the final accuracy is their mean; 0: never",
     )
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedrecall.engines import Processes, Serial, choose, cpus
+from fedrecall.engines import cpus
+from fedrecall.engines.choice import choose
+from fedrecall.engines.processes import Processes
+from fedrecall.engines.serial import Serial
 from fedrecall.settings import Execution
 
 
@@ -41,7 +44,7 @@ def chosen(steps: int, clients: int = 10, **execution) -> tuple[type, int | None
 
 
 def test_auto_takes_workers_for_long_runs_only(monkeypatch) -> None:
-    monkeypatch.setattr("fedrecall.engines.usable_cpus", lambda: 4)
+    monkeypatch.setattr("fedrecall.engines.choice.usable_cpus", lambda: 4)
     assert chosen(100) == (Serial, None)
     assert chosen(100_000) == (Processes, 4)
     assert chosen(100_000, clients=2) == (Processes, 2)

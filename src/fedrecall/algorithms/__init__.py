@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
-from fedrecall.algorithms.base import Algorithm, LocalSteps
+from fedrecall.algorithms.base import Algorithm, LocalSteps, Population
 from fedrecall.algorithms.bounds import Centralised, LocalOnly
+from fedrecall.algorithms.fedadagrad import FedAdagrad
+from fedrecall.algorithms.fedadam import FedAdam
 from fedrecall.algorithms.fedavg import FedAvg
+from fedrecall.algorithms.fedavgm import FedAvgM
+from fedrecall.algorithms.fedcurv import FedCurv
+from fedrecall.algorithms.feddyn import FedDyn
+from fedrecall.algorithms.fedexp import FedExP
+from fedrecall.algorithms.fednova import FedNova
+from fedrecall.algorithms.fedprox import FedProx
+from fedrecall.algorithms.fedyogi import FedYogi
+from fedrecall.algorithms.gma import GMA
+from fedrecall.algorithms.moon import Moon
+from fedrecall.algorithms.scaffold import Scaffold
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "scaffold": Scaffold,
+    "fednova": FedNova,
+    "fedavgm": FedAvgM,
+    "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+    "fedadagrad": FedAdagrad,
+    "feddyn": FedDyn,
+    "moon": Moon,
+    "fedexp": FedExP,
+    "gma": GMA,
+    "fedcurv": FedCurv,
     "centralised": Centralised,
     "local_only": LocalOnly,
 }
 
-__all__ = ["ALGORITHMS", "Algorithm", "Centralised", "FedAvg", "LocalOnly", "LocalSteps"]
+__all__ = [
+    "ALGORITHMS",
+    "GMA",
+    "Algorithm",
+    "Centralised",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedCurv",
+    "FedDyn",
+    "FedExP",
+    "FedNova",
+    "FedProx",
+    "FedYogi",
+    "LocalOnly",
+    "LocalSteps",
+    "Moon",
+    "Population",
+    "Scaffold",
+]

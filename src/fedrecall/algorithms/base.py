@@ -9,6 +9,9 @@ from torch import Tensor
 
 from fedrecall.vector import Tensors
 
+Finished = tuple[Tensors, Tensors]  # what a client sends, and its new state
+Totals = dict[str, float]  # the sums of the weights, by the name of what was sent
+
 
 @dataclass(frozen=True)
 class LocalSteps:
@@ -19,6 +22,30 @@ class LocalSteps:
     momentum: float  # rho
     samples: int  # n_i: the client's training samples
 
+    def accumulated(self, mu: float = 0.0) -> float:
+        """|a|_1: K steps along one constant gradient g move the model by -lr |a|_1 g.
+
+        K without momentum; `mu` is the strength of a proximal term, which holds the model back.
+
+        >>> LocalSteps(steps=3, lr=0.1, momentum=0.0, samples=1).accumulated()
+        3.0
+        >>> LocalSteps(steps=3, lr=0.1, momentum=0.5, samples=1).accumulated()   # 1, 1.5 and 1.75
+        4.25
+        """
+        moved = velocity = 0.0
+        for _ in range(self.steps):
+            velocity = self.momentum * velocity + 1 - self.lr * mu * moved
+            moved += velocity
+        return moved
+
+
+@dataclass(frozen=True)
+class Population:
+    """The clients that may train, whether or not they are in a round."""
+
+    clients: int  # N
+    samples: int  # all their training samples
+
 
 class Algorithm:
     """Elementwise arithmetic on flat vectors; leading dimensions are allowed.
@@ -27,10 +54,14 @@ class Algorithm:
     flat tensors, so that checkpoints, processes and networks carry every algorithm without knowing it.
     """
 
-    # What `finish` wants in `extra` and `penalty` in its arguments; the worker computes only what is named here.
+    # What the worker computes for this algorithm, and only then: "features" and "previous" for `penalty`,
+    # "fisher" for `finish`.
     needs: ClassVar[frozenset[str]] = frozenset()
+    # The module whose output is a sample's representation; None: the input of the last nn.Linear.
+    representation: str | None = None
     pooled: ClassVar[bool] = False  # one client with everyone's data takes the place of the sampled ones
     personal: ClassVar[bool] = False  # a client goes on from its own model, which is its state "w"
+    divides_by_rate: ClassVar[bool] = False  # a local rate of zero has no meaning
 
     def init(self, x: Tensor) -> Tensors:
         """The server's state before the first round."""
@@ -47,20 +78,27 @@ class Algorithm:
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
         """Change the gradient of a local step, in place. `server` is what was sent."""
 
-    def finish(
-        self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors
-    ) -> tuple[Tensors, Tensors]:
-        """After the last local step: what the client sends, and its new state."""
+    def penalty(self, features: Tensor, global_features: Tensor, previous_features: Tensor) -> Tensor:
+        """Added to the objective if `needs` names "features": of the batch by the client's model as it trains,
+        by the model that was sent, and (with "previous") by the client's model of its last round, `state["w"]`."""
+        raise NotImplementedError
+
+    def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
+        """After the last local step: what the client sends, and its new state.
+
+        `extra` has "fisher" if `needs` names it: the mean over the client's samples of the squared gradient of
+        each sample's cross-entropy at y.
+        """
         return {"w": y}, {}
 
     def weight(self, name: str, samples: int, steps: int) -> float:
         """The weight of a client's tensor `name` in the sum over the round's clients."""
         return float(samples)
 
-    def aggregate(self, server: Tensors, sums: Tensors, totals: dict[str, float], population: int) -> Tensors:
+    def aggregate(self, server: Tensors, sums: Tensors, totals: Totals, population: Population) -> Tensors:
         """The server's new state, from weighted float64 sums and the sums of the weights.
 
-        `population` counts the clients that may train. The round loop rounds the result once.
+        The round loop rounds the result once.
         """
         return {"w": sums["w"] / totals["w"]}
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedrecall.algorithms.base import Algorithm, LocalSteps
+from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
 from fedrecall.vector import Tensors
 
 
@@ -31,10 +31,8 @@ class LocalOnly(Algorithm):
 
     personal: ClassVar[bool] = True
 
-    def finish(
-        self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors
-    ) -> tuple[Tensors, Tensors]:
+    def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
         return {}, {"w": y}
 
-    def aggregate(self, server: Tensors, sums: Tensors, totals: dict[str, float], population: int) -> Tensors:
+    def aggregate(self, server: Tensors, sums: Tensors, totals: Totals, population: Population) -> Tensors:
         return server

@@ -11,7 +11,7 @@ from torch import nn
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.data.federation import Federation
 from fedrecall.objectives.base import Objective
-from fedrecall.settings import Local
+from fedrecall.settings import BatchNorm, Local
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
 
@@ -25,6 +25,12 @@ class Job:
     objective: Objective
     local: Local
     seed: int
+    batch_norm: BatchNorm = "average"
+
+    @property
+    def own_buffers(self) -> bool:
+        """Do batch-norm statistics stay with the clients?"""
+        return self.algorithm.personal or self.batch_norm == "local"
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from fedrecall.vector import Tensors
+
+NOTHING: frozenset[str] = frozenset()
+TEACHER = frozenset({"teacher"})
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,11 @@ class Objective:
     The defaults hand over the label counts and shares, so a short objective overrides `__call__` alone.
     """
 
-    # "teacher": __call__ is given the logits of the global model, as it was sent, on the same batch
-    needs: ClassVar[frozenset[str]] = frozenset()
+    @property
+    def needs(self) -> frozenset[str]:
+        """{"teacher"}: `__call__` is given the logits of the model that the client was sent, in eval mode, on the
+        same batch. They cost a forward pass, made only for objectives that say so."""
+        return NOTHING
 
     def prepare(self, labels: Labels) -> Tensors:
         return {"beta": labels.beta, "counts": labels.counts}
@@ -34,6 +39,22 @@ class Objective:
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
         raise NotImplementedError
 
+    @property
+    def mute_on_one_class(self) -> bool:
+        """Is the gradient zero at a client that has one class only?"""
+        return False
+
     def note(self, one_class_clients: int, clients: int) -> str | None:
         """What a user should know about this objective on clients that have one class only."""
-        return None
+        if not one_class_clients or not self.mute_on_one_class:
+            return None
+        return (
+            f"{one_class_clients} of {clients} clients have one class only: the gradient of "
+            f"{type(self).__name__} is zero there, so they learn nothing (WSM's objective.smoothing above 0 gives "
+            "them a gradient)"
+        )
+
+
+def in_full(logits: Tensor) -> Tensor:
+    """At least float32, in which exponentials are safe."""
+    return logits.float() if logits.dtype.itemsize < 4 else logits

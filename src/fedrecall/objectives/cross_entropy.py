@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrecall.objectives.base import Labels, Objective
+from fedrecall.objectives.base import Labels, Objective, in_full
 from fedrecall.vector import Tensors
 
 
@@ -20,5 +19,4 @@ class CrossEntropy(Objective):
         return {}
 
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
-        half = logits.dtype in (torch.float16, torch.bfloat16)
-        return F.cross_entropy(logits.float() if half else logits, target)
+        return F.cross_entropy(in_full(logits), target)

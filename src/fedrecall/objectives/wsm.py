@@ -9,7 +9,9 @@ from torch import Tensor
 
 from fedrecall.errors import InputError
 from fedrecall.losses import log_weights, quick_cross_entropy
-from fedrecall.objectives.base import Labels, Objective
+from fedrecall.objectives.base import NOTHING, TEACHER, Labels, Objective
+from fedrecall.objectives.distillation import distilled
+from fedrecall.settings import Rate
 from fedrecall.vector import Tensors
 
 
@@ -25,6 +27,7 @@ class WSM(Objective):
 
     tau: Annotated[float, "strength of the re-weighting; 0 is plain cross-entropy"] = 1.0
     smoothing: Annotated[float, "lam: the share of a uniform distribution mixed into beta"] = 0.0
+    distill: Annotated[Rate, "weight of KL(global || local) over the classes that the client lacks"] = 0.0
 
     def __post_init__(self) -> None:
         if not self.tau >= 0:
@@ -32,18 +35,22 @@ class WSM(Objective):
         if not 0 <= self.smoothing <= 1:
             raise InputError(f"objective.smoothing is {self.smoothing}; a number from 0 to 1 was expected")
 
+    @property
+    def needs(self) -> frozenset[str]:
+        return TEACHER if self.distill else NOTHING
+
     def prepare(self, labels: Labels) -> Tensors:
         log_weight = log_weights(labels.beta, self.tau, self.smoothing)
-        return {"log_weight": log_weight, "minus_log_weight": -log_weight}
+        return {"log_weight": log_weight, "minus_log_weight": -log_weight, "absent": labels.counts == 0}
 
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
         # beta comes from the very labels that are trained on, so each of them has a weight above zero
-        return quick_cross_entropy(logits, target, client["log_weight"], client["minus_log_weight"])
+        loss = quick_cross_entropy(logits, target, client["log_weight"], client["minus_log_weight"])
+        if not self.distill:
+            return loss
+        return loss + self.distill * distilled(logits, teacher, client["absent"])
 
-    def note(self, one_class_clients: int, clients: int) -> str | None:
-        if not one_class_clients or self.smoothing or not self.tau:
-            return None
-        return (
-            f"{one_class_clients} of {clients} clients have one class only: the gradient of WSM is zero there, so "
-            "they learn nothing (objective.smoothing above 0 gives them a gradient)"
-        )
+    @property
+    def mute_on_one_class(self) -> bool:
+        # Distillation does not help: it starts at the teacher, where its gradient is zero too.
+        return self.tau > 0 and not self.smoothing

@@ -1,0 +1,46 @@
+"""FedDyn: a dynamic regulariser makes the clients' optima agree with the server's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
+from fedrecall.vector import Tensors
+
+
+@dataclass(frozen=True)
+class FedDyn(Algorithm):
+    """A dynamic regulariser that makes the clients' optima agree with the server's.
+
+    Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, arXiv 2111.04263.
+
+    g <- g - g_k + alpha (y - x); then g_k <- g_k - alpha (y - x).
+    h <- h - alpha / N sum_S (y - x); x <- mean_S(y) - h / alpha. The means are unweighted.
+    """
+
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False), "strength of the regulariser"] = 0.01
+
+    def init(self, x: Tensor) -> Tensors:
+        return {"w": x, "h": torch.zeros_like(x)}
+
+    def init_client(self, x: Tensor) -> Tensors:
+        return {"g": torch.zeros_like(x)}
+
+    def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
+        g.sub_(client["g"]).add_(y - server["w"], alpha=self.alpha)
+
+    def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
+        return {"w": y}, {"g": client["g"] - self.alpha * (y - server["w"])}
+
+    def weight(self, name: str, samples: int, steps: int) -> float:
+        return 1.0
+
+    def aggregate(self, server: Tensors, sums: Tensors, totals: Totals, population: Population) -> Tensors:
+        moved = sums["w"] - totals["w"] * server["w"].double()
+        h = server["h"] - self.alpha / population.clients * moved
+        return {"w": sums["w"] / totals["w"] - h / self.alpha, "h": h}

@@ -1,0 +1,39 @@
+"""FedNova: updates are normalised by the steps behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
+from fedrecall.settings import Rate
+from fedrecall.vector import Tensors
+
+
+@dataclass(frozen=True)
+class FedNova(Algorithm):
+    """FedAvg of updates that are normalised by the steps behind them.
+
+    Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
+    NeurIPS 2020, arXiv 2007.07481.
+
+    d_i = (x - y_i) / |a_i|_1; x <- x - tau_eff sum_i p_i d_i with tau_eff = sum_i p_i |a_i|_1.
+    With equal sizes and equal steps this is FedAvg: it differs where clients take unequal numbers of steps.
+    """
+
+    mu: Annotated[Rate, "strength of a proximal term in the clients' steps, as in FedProx"] = 0.0
+
+    def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
+        if self.mu:
+            g.add_(y - server["w"], alpha=self.mu)
+
+    def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
+        a = local.accumulated(self.mu)
+        return {"d": (server["w"] - y) / a, "a": torch.tensor([a], dtype=torch.float64)}, {}
+
+    def aggregate(self, server: Tensors, sums: Tensors, totals: Totals, population: Population) -> Tensors:
+        tau_eff = sums["a"] / totals["a"]
+        return {"w": server["w"] - tau_eff * sums["d"] / totals["d"]}

@@ -1,0 +1,45 @@
+"""MOON: a client's representation stays near the global one and away from its own of the last round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps
+from fedrecall.settings import Rate
+from fedrecall.vector import Tensors
+
+
+@dataclass(frozen=True)
+class Moon(Algorithm):
+    """A contrastive term keeps the representation near the global model's.
+
+    Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021, arXiv 2103.16257.
+
+    The loss gains -mu log [e^(sim(z, z_glob)/T) / (e^(sim(z, z_glob)/T) + e^(sim(z, z_prev)/T))], sim the cosine.
+    There is no projection head, a deviation from the paper: the representation is the model's own. For a client's
+    first round z_prev is z_glob, whose term has no gradient.
+    """
+
+    mu: Annotated[Rate, "strength of the contrastive term"] = 1.0
+    temperature: Annotated[float, Field(gt=0), "T of the contrastive term"] = 0.5
+    representation: Annotated[
+        str | None, "the module whose output is the representation; null: the input of the last nn.Linear"
+    ] = None
+    needs: ClassVar[frozenset[str]] = frozenset({"features", "previous"})
+
+    def init_client(self, x: Tensor) -> Tensors:
+        return {"w": x}
+
+    def penalty(self, features: Tensor, global_features: Tensor, previous_features: Tensor) -> Tensor:
+        near = F.cosine_similarity(features, global_features)
+        far = F.cosine_similarity(features, previous_features)
+        return -self.mu * torch.stack([near, far], 1).div(self.temperature).log_softmax(1)[:, 0].mean()
+
+    def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
+        return {"w": y}, {"w": y}

@@ -1,0 +1,48 @@
+"""The diagonal of the empirical Fisher information: the mean squared gradient of single samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+
+from fedrecall.vector import FlatModel
+
+CHUNK = 32  # samples whose gradients are held at once
+
+
+def fisher(flat: FlatModel, chunks: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Of the cross-entropy at the model's vector, in eval mode, over all samples of the chunks."""
+    flat.module.eval()
+    total, count = torch.zeros_like(flat.w), 0
+    for x, target in chunks:
+        total += squares(flat, x, target)
+        count += len(target)
+    return total / count
+
+
+def squares(flat: FlatModel, x: Tensor, target: Tensor) -> Tensor:
+    """The sum over samples of the squared gradient of each."""
+
+    def loss(w: Tensor, x: Tensor, target: Tensor) -> Tensor:
+        parameters = {slot.name: slot.view(w) for slot in flat.parameter_slots}
+        logits = functional_call(flat.module, parameters, (x[None],))
+        return F.cross_entropy(logits, target[None])
+
+    try:
+        gradients: Tensor = vmap(grad(loss), in_dims=(None, 0, 0))(flat.w, x, target)
+    except RuntimeError:  # a model that cannot be mapped, such as a GRU
+        return one_by_one(flat, x, target)
+    return gradients.square().sum(0)
+
+
+def one_by_one(flat: FlatModel, x: Tensor, target: Tensor) -> Tensor:
+    total = torch.zeros_like(flat.w)
+    for i in range(len(target)):
+        flat.g.zero_()
+        F.cross_entropy(flat.module(x[i : i + 1]), target[i : i + 1]).backward()  # type: ignore[no-untyped-call]
+        total += flat.g.square()
+    return total

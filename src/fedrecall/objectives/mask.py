@@ -1,0 +1,27 @@
+"""The hard mask: a client's softmax is over its own classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedrecall.losses import quick_cross_entropy
+from fedrecall.objectives.base import Labels, Objective
+from fedrecall.vector import Tensors
+
+
+@dataclass(frozen=True)
+class Mask(Objective):
+    """Cross-entropy over the client's own classes: WSM as tau goes to zero."""
+
+    def prepare(self, labels: Labels) -> Tensors:
+        return {"log_weight": torch.where(labels.counts > 0, 0.0, -torch.inf)}
+
+    def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
+        return quick_cross_entropy(logits, target, client["log_weight"], -client["log_weight"])
+
+    @property
+    def mute_on_one_class(self) -> bool:
+        return True
