@@ -8,23 +8,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedrecall.algorithms.base import LocalSteps
 from fedrecall.building import build, least_samples, model_input
 from fedrecall.data.federation import Federation
-from fedrecall.data.samples import Samples
 from fedrecall.engines.base import Job, Result, Task
 from fedrecall.errors import InputError
 from fedrecall.fisher import CHUNK, fisher
 from fedrecall.frozen import Frozen
+from fedrecall.judge import Judge
 from fedrecall.representation import Representation
 from fedrecall.rng import default_generator, stream, torch_stream
 from fedrecall.settings import Local
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
-
-EVALUATION_BATCH = 256  # fixed, because kernels may round differently for other sizes
 
 
 def batches(indices: np.ndarray, local: Local, random: np.random.Generator, least: int = 1) -> Iterator[Tensor]:
@@ -77,6 +75,7 @@ class Worker:
     def __init__(self, job: Job, federation: Federation, store: ClientStore) -> None:
         self.job, self.federation, self.store = job, federation, store
         self.flat = build(job, federation)
+        self.judge = Judge(self.flat, federation)
         self.least = least_samples(self.flat.module)
         self.server: Tensors = {}
         self.buffers: Tensors = {}
@@ -130,7 +129,7 @@ class Worker:
             new_state = new_state | flat.buffers()
         metrics: dict[str, Any] = {"loss": loss}
         if task.probe:
-            metrics["correct"] = self._forward("validation", None)[0]
+            metrics["correct"] = self.judge("validation")[0]
         return Result(
             task,
             sent={name: tensor.clone() for name, tensor in sent.items()},
@@ -201,19 +200,5 @@ class Worker:
     def evaluate(self, task: Task) -> Result:
         """Which of a range of pooled samples a model gets right, and their losses."""
         self._load(self._client_state(task) if task.state_version else {})
-        correct, loss = self._forward(task.split, slice(task.start, task.stop))
+        correct, loss = self.judge(task.split, slice(task.start, task.stop))
         return Result(task, n=len(correct), metrics={"correct": correct, "loss": loss})
-
-    @torch.no_grad()
-    def _forward(self, split: str, part: slice | None) -> tuple[np.ndarray, np.ndarray]:
-        source, positions = self.federation.pool(split)
-        self.flat.module.eval()
-        chosen = torch.from_numpy(positions if part is None else positions[part])
-        results = [self._judge(source, chunk) for chunk in torch.split(chosen, EVALUATION_BATCH)]
-        correct, losses = (torch.cat(parts).numpy() for parts in zip(*results))
-        return correct, losses
-
-    def _judge(self, source: Samples, positions: Tensor) -> tuple[Tensor, Tensor]:
-        x, target = source.gather(positions)
-        logits = self.flat.module(model_input(self.federation.transform(x), self.flat.w.dtype)).float()
-        return logits.argmax(1) == target, nn.functional.cross_entropy(logits, target, reduction="none")
