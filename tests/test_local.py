@@ -18,7 +18,7 @@ from fedrecall import Algorithm, CrossEntropy, FedAvg, Federation, InputError, L
 from fedrecall.building import refuse_broken_convolutions
 from fedrecall.engines.base import Job, Result, Task
 from fedrecall.local import SGD, Worker, batches
-from fedrecall.rng import stream
+from fedrecall.rng import Shuffle
 from fedrecall.settings import Schedule
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
@@ -71,9 +71,7 @@ def train(made: Worker, client: int, round: int = 1, **options) -> Result:
 
 
 def orders(samples: int, **local) -> list[np.ndarray]:
-    return [
-        batch.numpy() for batch in batches(np.arange(samples) + 1000, Local(**local), stream(0, "batches", 1, 2))
-    ]
+    return [batch.numpy() for batch in batches(np.arange(samples) + 1000, Local(**local), Shuffle(0, 1, 2))]
 
 
 def test_450_samples_are_7_steps_an_epoch_and_21_in_three() -> None:
@@ -276,7 +274,7 @@ def test_the_correction_is_added_to_every_step() -> None:
     sent = train(made, 0).sent["w"]
     model = plain()
     start = [parameter.detach().clone() for parameter in model.parameters()]
-    order = stream(5, "batches", 1, 0).permutation(made.federation.train_indices(0))
+    order = Shuffle(5, 1, 0).permutation(made.federation.train_indices(0))
     for chosen in order.reshape(4, 10):
         x, y = torch.from_numpy(made.federation.train.x[chosen]), torch.from_numpy(made.federation.train.y[chosen])
         loss = F.cross_entropy(model(x), y)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, Federation, Iid, Images, Local, federate
 from fedrecall.models import lenet, mlp
-from fedrecall.rng import stream
+from fedrecall.rng import Shuffle
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +46,9 @@ def plain_sgd(
         optimiser = torch.optim.SGD(
             model.parameters(), lr=0.05, momentum=momentum, weight_decay=1e-4, foreach=False
         )
-        random = stream(7, "batches", t, 0)
+        random = Shuffle(7, t, 0)
         for _ in range(2):
-            order = torch.from_numpy(random.permutation(len(y)))
+            order = torch.from_numpy(random.permutation(np.arange(len(y))))
             for step in range(len(y) // batch_size):
                 chosen = order[step * batch_size : (step + 1) * batch_size]
                 batch = x[chosen]

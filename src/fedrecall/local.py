@@ -19,13 +19,13 @@ from fedrecall.fisher import CHUNK, fisher
 from fedrecall.frozen import Frozen
 from fedrecall.judge import Judge
 from fedrecall.representation import Representation
-from fedrecall.rng import default_generator, stream, torch_stream
+from fedrecall.rng import Shuffle, default_generator, torch_stream
 from fedrecall.settings import Local
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
 
 
-def batches(indices: np.ndarray, local: Local, random: np.random.Generator, least: int = 1) -> Iterator[Tensor]:
+def batches(indices: np.ndarray, local: Local, random: Shuffle, least: int = 1) -> Iterator[Tensor]:
     """Positions of the samples of each step: a new order every epoch, in batches of at least `least` samples.
 
     A last partial batch is dropped (or kept, as the settings say) unless it is the only one.
@@ -157,7 +157,7 @@ class Worker:
                 f"{job.local.batch_size}: every batch has one sample, but batch norm needs two"
             )
         augment = torch_stream(job.seed, "augment", task.round, task.client)
-        order = stream(job.seed, "batches", task.round, task.client)
+        order = Shuffle(job.seed, task.round, task.client)
         optimiser = SGD(task.lr, job.local.momentum, job.local.weight_decay)
         total, steps = torch.zeros(()), 0
         flat.module.train()

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedrecall import Centralised, CrossEntropy, Federation, InputError, Local, LocalOnly, Natural, federate
 from fedrecall.data.federation import EVERYONE
-from fedrecall.rng import stream
+from fedrecall.rng import Shuffle
 
 CLIENTS, FEATURES = 3, 16  # 16 features and 2 classes: the flat vector has no padding
 
@@ -43,7 +43,7 @@ def test_centralised_takes_the_steps_of_the_sampled_clients(federation, tmp_path
     net = model()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=1e-4)
     pooled = np.concatenate([federation.train_indices(k) for k in range(CLIENTS)])
-    random = stream(0, "batches", 1, EVERYONE)
+    random = Shuffle(0, 1, EVERYONE)
     taken = random.permutation(pooled)[: 10 * 8].reshape(10, 8)
     for at in taken:
         optimiser.zero_grad()
