@@ -13,8 +13,6 @@ from typing import Final
 import numpy as np
 import torch
 
-STRIDE: Final = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's: the golden ratio, odd
-
 # The numbers are part of every result: append, never renumber.
 PURPOSES: Final[dict[str, int]] = {
     "init": 1,  # the model's initial weights
@@ -24,19 +22,43 @@ PURPOSES: Final[dict[str, int]] = {
     "model": 5,  # dropout and whatever else the model draws while it trains
 }
 
+# SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the golden ratio as a stride, and two multipliers.
+STRIDE, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+WORD = 2**64
 
-def entropy(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.SeedSequence:
-    """What a stream is made of. Different arguments give independent streams."""
-    return np.random.SeedSequence([seed, PURPOSES[purpose], round, client % 2**32])  # everyone is client -1
+
+def splitmix(state: int) -> int:
+    """The output of SplitMix64 for a state."""
+    z = (state + STRIDE) % WORD
+    z = (z ^ (z >> 30)) * FIRST % WORD
+    z = (z ^ (z >> 27)) * SECOND % WORD
+    return z ^ (z >> 31)
+
+
+def splitmix_array(state: np.ndarray) -> np.ndarray:
+    """`splitmix` of every element of a uint64 array."""
+    z = state + np.uint64(STRIDE)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)
+    return z ^ (z >> np.uint64(31))
+
+
+def key(seed: int, purpose: str, *parts: int) -> int:
+    """A 64-bit hash of what random numbers are for."""
+    state = 0
+    for part in (seed, PURPOSES[purpose], *parts):
+        state = splitmix(state ^ part % WORD)
+    return state
 
 
 def stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
-    """The NumPy generator of this purpose.
+    """The NumPy generator of this purpose. Different arguments give independent streams.
 
     >>> int(stream(0, "sample", round=1).integers(1000)) == int(stream(0, "sample", round=1).integers(1000))
     True
     """
-    return np.random.Generator(np.random.PCG64(entropy(seed, purpose, round, client)))
+    parts = [seed, PURPOSES[purpose], round, client % 2**32]  # everyone is client -1
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(parts)))
 
 
 def orders(seed: int, round: int, clients: np.ndarray, epoch: int, count: int) -> np.ndarray:
@@ -49,19 +71,10 @@ def orders(seed: int, round: int, clients: np.ndarray, epoch: int, count: int) -
     >>> bool((alone[0] == both[1]).all()), sorted(alone[0].tolist())
     (True, [0, 1, 2, 3, 4])
     """
-    key = np.zeros((1, 1), np.uint64)
-    for part in (seed, PURPOSES["batches"], round, epoch):
-        key = mixed(key ^ np.uint64(part % 2**64))
-    key = mixed(key ^ clients.astype(np.int64).view(np.uint64)[:, None])
-    return np.argsort(mixed(key + STRIDE * np.arange(1, count + 1, dtype=np.uint64)), axis=1, kind="stable")
-
-
-def mixed(state: np.ndarray) -> np.ndarray:
-    """The output of SplitMix64 for each state (Steele, Lea and Flood, OOPSLA 2014)."""
-    z = state + STRIDE
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    first = np.uint64(key(seed, "batches", round, epoch))
+    client = splitmix_array(clients.astype(np.int64).view(np.uint64) ^ first)
+    steps = np.uint64(STRIDE) * np.arange(1, count + 1, dtype=np.uint64)
+    return np.argsort(splitmix_array(client[:, None] + steps), axis=1, kind="stable")
 
 
 class Shuffle:
@@ -79,7 +92,7 @@ class Shuffle:
 
 
 def torch_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
-    return int(entropy(seed, purpose, round, client).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return key(seed, purpose, round, client) >> 1
 
 
 def torch_stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> torch.Generator:
