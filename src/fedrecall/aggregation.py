@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm, Population
-from fedrecall.engines.base import Result
+from fedrecall.engines.base import Group, Result
 from fedrecall.vector import Tensors
 
 
@@ -28,6 +28,9 @@ class Sums:
     bytes: int = 0  # of all that the clients sent
 
     def add(self, result: Result, algorithm: Algorithm) -> None:
+        if isinstance(result, Group):
+            self._add_group(result, algorithm)
+            return
         for name, tensor in result.sent.items():
             weight = algorithm.weight(name, result.n, result.steps)
             self.tensors[name] = added(self.tensors.get(name), tensor, weight)
@@ -39,6 +42,20 @@ class Sums:
         self.bytes += sum(tensor.nbytes for tensor in (*result.sent.values(), *result.buffers.values()))
         self.samples += result.n
         self.loss += result.n * result.metrics["loss"]
+
+    def _add_group(self, group: Group, algorithm: Algorithm) -> None:
+        """All rows at once, each with its weight."""
+        for name, stacked in group.sent.items():
+            weights = [algorithm.weight(name, row.n, row.steps) for row in group.rows]
+            self.tensors[name] = weighted(self.tensors.get(name), stacked, weights)
+            self.totals[name] = self.totals.get(name, 0.0) + sum(weights)
+        samples = [row.n for row in group.rows]
+        counters = group.buffers["i"].amax(0)
+        self.counters = counters if self.counters is None else torch.maximum(self.counters, counters)
+        self.floats = weighted(self.floats, group.buffers["b"], [float(n) for n in samples])
+        self.bytes += sum(tensor.nbytes for tensor in (*group.sent.values(), *group.buffers.values()))
+        self.samples += sum(samples)
+        self.loss += sum(row.n * row.loss for row in group.rows)
 
     def server(self, algorithm: Algorithm, before: Tensors, population: Population) -> Tensors:
         """The server update, rounded once to the model's precision."""
@@ -60,3 +77,8 @@ def added(total: Tensor | None, tensor: Tensor, weight: float) -> Tensor:
     if total is None:
         total = torch.zeros_like(tensor, dtype=torch.float64)
     return total.add_(tensor, alpha=weight)
+
+
+def weighted(total: Tensor | None, stacked: Tensor, weights: list[float]) -> Tensor:
+    summed = torch.tensor(weights, dtype=torch.float64) @ stacked.double()
+    return summed if total is None else total.add_(summed)

@@ -31,6 +31,12 @@ def least_samples(module: nn.Module) -> int:
     return 2 if any(isinstance(inner, nn.modules.batchnorm._BatchNorm) for inner in module.modules()) else 1
 
 
+def has_statistics(module: nn.Module) -> bool:
+    """Does it normalise by statistics that it gathered in training?"""
+    norms = (inner for inner in module.modules() if isinstance(inner, nn.modules.batchnorm._BatchNorm))
+    return any(norm.running_mean is not None for norm in norms)
+
+
 def refuse_broken_convolutions(module: nn.Module) -> None:
     """oneDNN's gradient of a strided 1x1 convolution on few channels-last channels writes outside its memory
     (oneDNN issue 6035): the process may crash, or go on with wrong numbers."""

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedrecall import config
 from fedrecall.cli_data import data as data_commands
+from fedrecall.cli_report import report as report_command
 from fedrecall.errors import InputError, nearest
 from fedrecall.version import __version__
 
@@ -170,7 +171,7 @@ def partition(
     counts = federation.training_counts()
     if out:
         folder = RunFolder.create(out)
-        federation.assignment.save(folder.path)
+        federation.assignment.save(folder.path, counts)
         folder.write_json("partition.json", described)
         picture = folder.path / "partition.png"
     else:
@@ -245,6 +246,7 @@ def copy_recipe(recipe: str, target: Path | None) -> None:
 
 
 fedrecall.add_command(data_commands)
+fedrecall.add_command(report_command)
 
 
 def fail(message: str) -> NoReturn:

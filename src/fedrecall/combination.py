@@ -21,7 +21,7 @@ def refuse_combination(recipe: Recipe, job: Job, federation: Federation, flat: F
         )
     if "features" in algorithm.needs:
         Representation(flat.module, algorithm.representation)
-    if recipe.batch_norm == "local":
+    if recipe.batch_norm == "local" and not algorithm.personal:  # else statistics are the client's own anyway
         refuse_local_statistics(recipe, job, federation)
 
 

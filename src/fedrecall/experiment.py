@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from fedrecall import checkpoint
-from fedrecall import forgetting as forgot
 from fedrecall.aggregation import Sums
 from fedrecall.algorithms.base import Population
 from fedrecall.building import build, check_outputs, least_samples
@@ -23,9 +20,13 @@ from fedrecall.engines.choice import choose
 from fedrecall.errors import InputError
 from fedrecall.evaluation import Evaluator
 from fedrecall.local import steps_per_epoch
+from fedrecall.local_work import LocalWork, Updates, flops_per_sample
+from fedrecall.own_metrics import Metric
+from fedrecall.probes import Probes
 from fedrecall.record import RunFolder, environment
 from fedrecall.rng import stream
 from fedrecall.store import ClientStore
+from fedrecall.summary import summarise
 from fedrecall.vector import Tensors
 
 Watch = Callable[[dict[str, Any]], None]
@@ -40,7 +41,9 @@ def sample_clients(seed: int, round: int, population: int, count: int) -> list[i
 class Experiment:
     """One run of a recipe. Making it finds what is wrong; nothing is written before `run`."""
 
-    def __init__(self, recipe: Recipe, job: Job, federation: Federation) -> None:
+    def __init__(
+        self, recipe: Recipe, job: Job, federation: Federation, metrics: Mapping[str, Metric] | None = None
+    ) -> None:
         self.recipe, self.job, self.federation = recipe, job, federation
         self.algorithm = job.algorithm
         self.flat = build(job, federation)
@@ -48,7 +51,12 @@ class Experiment:
         refuse_combination(recipe, job, federation, self.flat)
         self.population = Population(federation.population, len(federation.pool("train")[1]))
         self.count = clients_per_round(recipe, federation.population)
-        self.evaluator = Evaluator(recipe, job, federation)
+        steps = recipe.rounds * self.count * self._steps_of(0)
+        self.engine = choose(recipe.execution, job, self.flat.module, self.count, steps)
+        self.digest = recipe.digest(self.engine.name)
+        self.evaluator = Evaluator(recipe, job, federation, metrics)
+        self.probes = Probes(recipe, federation, self.evaluator)
+        self.flops_per_sample = flops_per_sample(self.flat, federation)
 
     def run(self, folder: RunFolder, watch: Watch | None = None) -> dict[str, Any]:
         """Run all rounds in an empty folder; `watch` is shown each line of metrics. Returns the summary."""
@@ -56,7 +64,7 @@ class Experiment:
         self.folder = folder
         warnings = self._describe()
         store = ClientStore(folder.path / "clients")
-        engine = choose(self.recipe.execution, self.count, self.recipe.rounds * self.count * self._steps_of(0))
+        engine = self.engine
         server, buffers = self.algorithm.init(self.flat.w.clone()), self.flat.buffers()
         lines = []
         engine.open(self.job, self.federation, store)
@@ -84,33 +92,43 @@ class Experiment:
     ) -> tuple[Tensors, Tensors, dict[str, Any]]:
         """One round: the new server state, the new buffers, and the line of metrics."""
         clock = [time.perf_counter()]
-        lr, probe = self.recipe.local.rate(t, self.recipe.rounds), self.recipe.forgetting.due(t)
-        tasks = self._tasks(t, lr, probe, store)
+        lr = self.recipe.local.rate(t, self.recipe.rounds)
+        tasks = self._tasks(t, lr, store)
         broadcast = self.algorithm.broadcast(server)
         engine.publish(t, broadcast, buffers)
-        before = self.evaluator.correct(t, engine, store, "validation") if probe else None
+        probe = self.probes.begin(t, engine, store, tasks)
 
-        sums, after = Sums(), list[np.ndarray]()
-        for result in engine.run(tasks):  # client updates
+        sums, work = Sums(), self._work(t, broadcast)
+        for result in engine.run(probe.tasks if probe else tasks):  # client updates
             sums.add(result, self.algorithm)
             store.commit({result.task.client: result.state})
+            work.add(result)
             if probe:
-                after.append(result.metrics["correct"])
+                probe.add(result)
         clock.append(time.perf_counter())
 
         clients = [task.client for task in tasks if task.client != EVERYONE]
         line: dict[str, Any] = {"round": t, "clients": clients, "lr": lr}
         line |= {"train_loss": sums.mean_loss(), **self._traffic(len(tasks), sums.bytes, broadcast, buffers)}
+        line |= work.metrics()
         server = sums.server(self.algorithm, server, self.population)  # server update
         buffers = sums.buffers(buffers)
         clock.append(time.perf_counter())
 
-        line |= self.evaluator.accuracies(t, engine, store, server, buffers)
-        if before is not None:
-            line |= self._forgetting(t, clients, before, np.stack(after))
+        measured, by_client = self.evaluator.measure(t, engine, store, server, buffers)
+        line |= measured
+        if probe:
+            arrays, forgotten = probe.finish(engine, store, server, buffers)
+            self.folder.save_forgetting(t, arrays)
+            line |= forgotten
         clock.append(time.perf_counter())
-        self._record(line, clock)
+        self._record(line, by_client, clock)
         return server, buffers, line
+
+    def _work(self, t: int, broadcast: Tensors) -> LocalWork:
+        updates = Updates() if self.evaluator.evaluates(t) else None
+        least = least_samples(self.flat.module)
+        return LocalWork(self.algorithm, self.recipe.local, least, self.flops_per_sample, broadcast, updates)
 
     def _traffic(self, clients: int, up: int, broadcast: Tensors, buffers: Tensors) -> dict[str, int]:
         """Bytes of the tensors that travel in a round, all clients together."""
@@ -119,7 +137,7 @@ class Experiment:
         sent = broadcast if self.job.own_buffers else {**broadcast, **buffers}
         return {"bytes_up": up, "bytes_down": clients * sum(tensor.nbytes for tensor in sent.values())}
 
-    def _tasks(self, t: int, lr: float, probe: bool, store: ClientStore) -> list[Task]:
+    def _tasks(self, t: int, lr: float, store: ClientStore) -> list[Task]:
         """The round's training, a task a client, in the order of the sum."""
         clients = sample_clients(self.recipe.seed, t, self.federation.population, self.count)
         if self.algorithm.pooled:
@@ -127,7 +145,7 @@ class Experiment:
         # The largest first, so that no worker idles at the end; the order is the same on every engine.
         clients.sort(key=lambda client: -len(self.federation.train_indices(client)))
         return [
-            Task("train", t, order, client, lr, state_version=store.version(client), probe=probe)
+            Task("train", t, order, client, lr, state_version=store.version(client))
             for order, client in enumerate(clients)
         ]
 
@@ -143,7 +161,7 @@ class Experiment:
         partition = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
         folder.write_text("recipe.yaml", self.recipe.yaml())
         folder.write_json("environment.json", environment())
-        federation.assignment.save(folder.path)
+        federation.assignment.save(folder.path, federation.training_counts())
         folder.write_json("partition.json", partition)
         warnings = list(self._warnings(partition["one_class_clients"]["count"]))
         for warning in warnings:
@@ -160,24 +178,15 @@ class Experiment:
 
     def _checkpoint(self, t: int, server: Tensors, buffers: Tensors, store: ClientStore) -> None:
         folder = self.folder.path / "checkpoints"
-        checkpoint.save(folder, t, server, buffers, store.versions, self.recipe.digest())
+        checkpoint.save(folder, t, server, buffers, store.versions, self.digest)
         store.keep(checkpoint.KEPT)
 
-    def _forgetting(self, t: int, clients: list[int], before: np.ndarray, after: np.ndarray) -> dict[str, float]:
-        models, owners, population = np.array(clients), self.federation.owners(), self.federation.population
-        accuracy_before = forgot.client_accuracy(before, owners, population)
-        accuracy_after = np.stack([forgot.client_accuracy(row, owners, population) for row in after])
-        self.folder.save_forgetting(t, accuracy_before, accuracy_after, models)
-        matrix = forgot.forgetting_matrix(accuracy_before, accuracy_after)
-        return {
-            "forgetting": forgot.mean_forgetting(matrix, models),
-            "learned": forgot.mean_learned(matrix, models),
-        }
-
-    def _record(self, line: dict[str, Any], clock: list[float]) -> None:
+    def _record(self, line: dict[str, Any], by_client: dict[str, Any], clock: list[float]) -> None:
         parts = dict(zip(("train", "aggregate", "evaluate"), (b - a for a, b in itertools.pairwise(clock))))
         seconds = {key: round(value, 6) for key, value in {"seconds": clock[-1] - clock[0], **parts}.items()}
         self.folder.append("metrics.jsonl", line)
+        if by_client:
+            self.folder.append("clients.jsonl", by_client)
         self.folder.append("timings.jsonl", {"round": line["round"], **seconds})
 
 
@@ -191,25 +200,3 @@ def clients_per_round(recipe: Recipe, population: int) -> int:
             f"clients_per_round is {recipe.clients_per_round}, but only {population} clients may train"
         )
     return recipe.clients_per_round
-
-
-def summarise(lines: list[dict[str, Any]], recipe: Recipe, seconds: float) -> dict[str, Any]:
-    """What a run came to. The final accuracy is the mean test accuracy of the last rounds."""
-
-    def measured(key: str) -> list[float]:
-        return [line[key] for line in lines if key in line and np.isfinite(line[key])]
-
-    def mean(key: str) -> float | None:
-        return float(np.mean(measured(key))) if measured(key) else None
-
-    return {
-        "status": "finished",
-        "rounds": recipe.rounds,
-        "final_accuracy": mean("test_accuracy"),
-        "final_accuracy_rounds": len(measured("test_accuracy")),
-        "last_val_accuracy": measured("val_accuracy")[-1] if measured("val_accuracy") else None,
-        "forgetting": mean("forgetting"),
-        "learned": mean("learned"),
-        "recipe_sha256": recipe.digest(),
-        "seconds": round(seconds, 3),
-    }

@@ -1,24 +1,60 @@
 """Local client forgetting: what one client's training makes the model lose on the others' data.
 
 F[i, k] = Acc_k(global model before the round) - Acc_k(client i's model after its local steps), where Acc_k is the
-accuracy on client k's validation data. Pure functions on arrays; clients without validation data are NaN.
+accuracy on client k's validation data. Pure functions on arrays; what could not be measured (a client without
+validation data, a class without a sample) is NaN and left out of the means. `models` are the ids of the rows,
+`data` those of the columns (0, 1, 2, .. unless given).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 
 
 def client_accuracy(correct: np.ndarray, owners: np.ndarray, clients: int) -> np.ndarray:
-    """[K]: the accuracy on each client's samples, from one flag per pooled sample.
+    """[K]: the accuracy on each client's samples, from one flag per pooled sample. (Or on each class's.)
 
     >>> client_accuracy(np.array([True, False, True]), np.array([0, 0, 1]), 3)
     array([0.5, 1. , nan])
     """
-    right = np.bincount(owners, weights=correct.astype(np.float64), minlength=clients)
-    there = np.bincount(owners, minlength=clients)
-    accuracy: np.ndarray = np.divide(right, there, out=np.full(clients, np.nan), where=there > 0)
-    return accuracy
+    return group_mean(correct, owners, clients)
+
+
+def group_mean(values: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
+    """[count]: the mean of the values of each group; NaN for a group without one."""
+    total = np.bincount(groups, weights=values.astype(np.float64), minlength=count)
+    there = np.bincount(groups, minlength=count)
+    means: np.ndarray = np.divide(total, there, out=np.full(count, np.nan), where=there > 0)
+    return means
+
+
+def mean_of_known(values: np.ndarray) -> float:
+    """The mean of the values that are not NaN; NaN if there are none."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def means_of_known(values: np.ndarray, axis: int) -> np.ndarray:
+    """The same along an axis."""
+    known = ~np.isnan(values)
+    there = known.sum(axis)
+    total = np.where(known, values, 0.0).sum(axis)
+    means: np.ndarray = np.divide(total, there, out=np.full(there.shape, np.nan), where=there > 0)
+    return means
+
+
+def own_pairs(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
+    """[m, k]: is column k the data of model i's own client?"""
+    columns = np.arange(matrix.shape[1]) if data is None else data
+    own: np.ndarray = models[:, None] == columns[None, :]
+    return own
+
+
+def others(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
+    """The matrix with NaN in place of each model's own data."""
+    return np.where(own_pairs(matrix, models, data), np.nan, matrix)
 
 
 def forgetting_matrix(before: np.ndarray, after: np.ndarray) -> np.ndarray:
@@ -27,14 +63,103 @@ def forgetting_matrix(before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def mean_forgetting(matrix: np.ndarray, models: np.ndarray) -> float:
+def mean_forgetting(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> float:
     """The headline: the mean over all pairs of a model i and another client's data k != i."""
-    others = models[:, None] != np.arange(matrix.shape[1])[None, :]
-    values = matrix[others & ~np.isnan(matrix)]
-    return float(values.mean()) if len(values) else float("nan")
+    return mean_of_known(others(matrix, models, data))
 
 
-def mean_learned(matrix: np.ndarray, models: np.ndarray) -> float:
+def forgotten_by_model(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
+    """[m]: what model i lost, the mean over the others' data k != i."""
+    return means_of_known(others(matrix, models, data), axis=1)
+
+
+def forgotten_on_data(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
+    """[k]: what was lost on client k's data, the mean over the others' models i != k: F_k of the paper."""
+    return means_of_known(others(matrix, models, data), axis=0)
+
+
+def standard_error(
+    matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None, population: int | None = None
+) -> float:
+    """Of the mean forgetting, where the columns are a sample of the population without repeats.
+
+    The deviation of the columns' means over the root of their number, times sqrt(1 - columns / population): with
+    every client in the sample there is nothing left to chance.
+    """
+    columns = forgotten_on_data(matrix, models, data)
+    columns = columns[~np.isnan(columns)]
+    if len(columns) < 2:
+        return float("nan")
+    left = 1.0 if population is None else max(0.0, 1 - len(columns) / population)
+    return float(columns.std(ddof=1) / np.sqrt(len(columns)) * np.sqrt(left))
+
+
+def learned(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
+    """[m]: what model i gained on its own client's data, after[i, i] - before[i]; NaN if that is no column."""
+    return means_of_known(np.where(own_pairs(matrix, models, data), -matrix, np.nan), axis=1)
+
+
+def mean_learned(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> float:
     """What the same models gained on their own data: a model that learns nothing forgets nothing."""
-    own = -matrix[np.arange(len(models)), models]
-    return float(np.nanmean(own)) if not np.isnan(own).all() else float("nan")
+    return mean_of_known(learned(matrix, models, data))
+
+
+def drops_and_rises(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> tuple[float, float]:
+    """The mean of max(F, 0) and that of max(-F, 0) over the pairs of the headline, which is their difference.
+
+    Apart, so that a gain on one client's data does not hide a loss on another's.
+    """
+    values = others(matrix, models, data)
+    return mean_of_known(np.maximum(values, 0.0)), mean_of_known(np.maximum(-values, 0.0))
+
+
+def present_and_absent(
+    class_before: np.ndarray, class_after: np.ndarray, present: np.ndarray
+) -> tuple[float, float]:
+    """Forgetting per class, from [C] and [m, C]: the mean over the pairs of a model i and a class that its client
+    trains on, and that over the pairs with a class it does not have."""
+    lost = forgetting_matrix(class_before, class_after)
+    return mean_of_known(lost[present]), mean_of_known(lost[~present])
+
+
+def statistics_drift(after: np.ndarray, after_global_statistics: np.ndarray) -> np.ndarray:
+    """[m, k]: how much of F[i, k] comes from the client's batch-norm statistics, the rest being its weights'."""
+    drift: np.ndarray = after_global_statistics - after
+    return drift
+
+
+def lost_by_aggregation(after: np.ndarray, after_aggregation: np.ndarray) -> np.ndarray:
+    """[k]: mean_i after[i, k] less the accuracy of the model that the server made of them."""
+    lost: np.ndarray = means_of_known(after, axis=0) - after_aggregation
+    return lost
+
+
+def global_forgetting(previous: np.ndarray, now: np.ndarray) -> float:
+    """mean_c max(0, A_c(t - 1) - A_c(t)), from the per-class accuracies of two global models."""
+    return mean_of_known(np.maximum(previous - now, 0.0))
+
+
+def global_forgetting_from_best(earlier: np.ndarray, now: np.ndarray) -> float:
+    """mean_c max_{t' < t} (A_c(t') - A_c(t)), from those of all earlier models [t, C]. Negative: never better."""
+    return mean_of_known((earlier - now).max(axis=0))
+
+
+def probe_metrics(arrays: Mapping[str, np.ndarray], population: int) -> dict[str, float]:
+    """What a round's line says of its probe, from the arrays of its file."""
+    models, data, after = arrays["models"], arrays["data"], arrays["after"]
+    matrix = forgetting_matrix(arrays["before"], after)
+    drops, rises = drops_and_rises(matrix, models, data)
+    present, absent = present_and_absent(arrays["class_before"], arrays["class_after"], arrays["present"])
+    metrics = {"forgetting": mean_forgetting(matrix, models, data)}
+    if "own_before" in arrays:  # the columns are a sample, which the models' own clients need not be in
+        metrics["forgetting_se"] = standard_error(matrix, models, data, population)
+        metrics["learned"] = mean_of_known(arrays["own_after"] - arrays["own_before"])
+    else:
+        metrics["learned"] = mean_learned(matrix, models, data)
+    metrics |= {"forgotten_drops": drops, "forgotten_rises": rises}
+    metrics |= {"forgotten_present": present, "forgotten_absent": absent}
+    if "after_global_statistics" in arrays:
+        with_global = forgetting_matrix(arrays["before"], arrays["after_global_statistics"])
+        metrics["forgetting_global_statistics"] = mean_forgetting(with_global, models, data)
+    metrics["lost_by_aggregation"] = mean_of_known(lost_by_aggregation(after, arrays["after_aggregation"]))
+    return metrics

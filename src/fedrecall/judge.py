@@ -1,7 +1,8 @@
-"""What a model gets right: one forward pass over pooled data."""
+"""What a model makes of each sample: one forward pass over pooled data."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,16 @@ from fedrecall.vector import FlatModel
 
 EVALUATION_BATCH = 256  # fixed, because kernels may round differently for other sizes
 
+Judged = dict[str, np.ndarray]  # by sample: correct, nll, confidence and, where they are asked for, logits
+
+
+def pooled(federation: Federation, split: str, clients: Sequence[int] = ()) -> tuple[Samples, np.ndarray]:
+    """The pooled samples of a split, as a source and positions in it; of "validation", only of these clients."""
+    if not clients:
+        return federation.pool(split)
+    assert split == "validation"
+    return federation.train, np.concatenate([federation.validation_indices(client) for client in clients])
+
 
 @dataclass(frozen=True)
 class Judge:
@@ -24,16 +35,23 @@ class Judge:
     federation: Federation
 
     @torch.no_grad()
-    def __call__(self, split: str, part: slice | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """For each sample of a split, or of a part of it: is the model right, and its loss."""
-        source, positions = self.federation.pool(split)
+    def __call__(
+        self, split: str, clients: Sequence[int] = (), part: slice | None = None, logits: bool = False
+    ) -> Judged:
+        """For each sample of a split, or of a part of it: is the model right, the negative log-likelihood of the
+        label, and the probability of the class that the model chose."""
+        source, positions = pooled(self.federation, split, clients)
         self.flat.module.eval()
         chosen = torch.from_numpy(positions if part is None else positions[part])
-        results = [self._batch(source, chunk) for chunk in torch.split(chosen, EVALUATION_BATCH)]
-        correct, losses = (torch.cat(parts).numpy() for parts in zip(*results))
-        return correct, losses
+        batches = [self._batch(source, chunk, logits) for chunk in torch.split(chosen, EVALUATION_BATCH)]
+        return {name: torch.cat([batch[name] for batch in batches]).numpy() for name in batches[0]}
 
-    def _batch(self, source: Samples, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def _batch(self, source: Samples, positions: Tensor, with_logits: bool) -> dict[str, Tensor]:
         x, target = source.gather(positions)
         logits = self.flat.module(model_input(self.federation.transform(x), self.flat.w.dtype)).float()
-        return logits.argmax(1) == target, nn.functional.cross_entropy(logits, target, reduction="none")
+        judged = {
+            "correct": logits.argmax(1) == target,
+            "nll": nn.functional.cross_entropy(logits, target, reduction="none"),
+            "confidence": logits.softmax(1).amax(1),
+        }
+        return judged | {"logits": logits} if with_logits else judged

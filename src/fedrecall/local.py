@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from fedrecall.algorithms.base import LocalSteps
-from fedrecall.building import build, least_samples, model_input
+from fedrecall.building import build, has_statistics, least_samples, model_input
 from fedrecall.data.federation import Federation
 from fedrecall.engines.base import Job, Result, Task
 from fedrecall.errors import InputError
 from fedrecall.fisher import CHUNK, fisher
 from fedrecall.frozen import Frozen
 from fedrecall.judge import Judge
-from fedrecall.representation import Representation
 from fedrecall.rng import Shuffle, default_generator, torch_stream
 from fedrecall.settings import Local
+from fedrecall.step import NOTHING, Compared, Step
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
 
@@ -76,15 +76,14 @@ class Worker:
         self.job, self.federation, self.store = job, federation, store
         self.flat = build(job, federation)
         self.judge = Judge(self.flat, federation)
+        self.step = Step(self.flat, job.objective, job.algorithm, job.local)
         self.least = least_samples(self.flat.module)
+        self._statistics = has_statistics(self.flat.module) and not job.own_buffers
         self.server: Tensors = {}
         self.buffers: Tensors = {}
         self._holds_server = False
         self._checked = False
         needs = job.algorithm.needs | job.objective.needs
-        self._representation = (
-            Representation(self.flat.module, job.algorithm.representation) if "features" in needs else None
-        )
         self._sent = Frozen(job, federation) if needs & {"teacher", "features"} else None
         self._previous = Frozen(job, federation) if "previous" in needs else None
 
@@ -114,33 +113,55 @@ class Worker:
 
     def train(self, task: Task) -> Result:
         """The client update: local steps from the server's model, then what the algorithm sends."""
-        job, flat = self.job, self.flat
+        job = self.job
         indices = self.federation.trained_on(task.client)
-        state = self._client_state(task)
+        state = self.client_state(task)
         self._load(state)
         self._load_frozen(state)
         self._holds_server = False
         with default_generator(job.seed, "model", task.round, task.client):
             steps, loss = self._steps(task, indices, state)
+        return self._finished(task, state, steps, loss)
+
+    def finished_with(
+        self, task: Task, w: Tensor, buffers: Tensors, state: Tensors, steps: int, loss: float
+    ) -> Result:
+        """The end of a client update whose steps were taken elsewhere."""
+        self.flat.load(w, buffers)
+        self._holds_server = False
+        return self._finished(task, state, steps, loss)
+
+    def _finished(self, task: Task, state: Tensors, steps: int, loss: float) -> Result:
+        """What the client sends and keeps, after its last step."""
+        job, flat = self.job, self.flat
+        indices = self.federation.trained_on(task.client)
         local = LocalSteps(steps, task.lr, job.local.momentum, len(indices))
         extra = {"fisher": self._fisher(indices)} if "fisher" in job.algorithm.needs else {}
         sent, new_state = job.algorithm.finish(flat.w, self.server, state, local, extra)
         if job.own_buffers or self._previous:
             new_state = new_state | flat.buffers()
-        metrics: dict[str, Any] = {"loss": loss}
-        if task.probe:
-            metrics["correct"] = self.judge("validation")[0]
-        return Result(
+        result = Result(
             task,
             sent={name: tensor.clone() for name, tensor in sent.items()},
             buffers={} if job.own_buffers else flat.buffers(),
             state=self.store.put(task.client, task.round, new_state),
             n=len(indices),
             steps=steps,
-            metrics=metrics,
+            metrics={"loss": loss},
         )
+        if task.probe:
+            result.metrics |= self._probe(task)
+        return result
 
-    def _client_state(self, task: Task) -> Tensors:
+    def _probe(self, task: Task) -> dict[str, Any]:
+        """What the client's model gets right: as it is and, if statistics are averaged, with those it was sent."""
+        found = {"correct": self.judge("validation", task.clients)["correct"]}
+        if self._statistics:
+            self.flat.load(self.flat.w, self.buffers)
+            found["correct_global_statistics"] = self.judge("validation", task.clients)["correct"]
+        return found
+
+    def client_state(self, task: Task) -> Tensors:
         if task.state_version:
             return self.store.get(task.client, task.state_version)
         # A copy: a client may keep x as its state and change it.
@@ -163,34 +184,28 @@ class Worker:
         flat.module.train()
         for batch in batches(indices, local, order, self.least):
             x, target = federation.train.gather(batch)
-            flat.g.zero_()
-            loss = self._loss(model_input(federation.transform(x, augment), flat.w.dtype), target, client, state)
-            loss.backward()  # type: ignore[no-untyped-call]
+            x = model_input(federation.transform(x, augment), flat.w.dtype)
+            loss = self.step(x, target, client, self._compared(x, state))
             optimiser.decay(flat.w, flat.g)
             job.algorithm.correct(flat.g, flat.w, self.server, state)
             optimiser.step(flat.w, flat.g)
-            total += loss.detach()
+            total += loss
             steps += 1
             if not self._checked:
                 flat.check_views()
                 self._checked = True
         return steps, float(total) / max(steps, 1)
 
-    def _loss(self, x: Tensor, target: Tensor, client: Tensors, state: Tensors) -> Tensor:
-        """The objective on a batch, and the algorithm's penalty where it has one."""
-        job = self.job
-        logits = self.flat.module(x)
+    def _compared(self, x: Tensor, state: Tensors) -> Compared:
+        """What the models that a client compares itself with make of a batch."""
         if self._sent is None:
-            return job.objective(logits, target, client)
-        teacher, global_features = self._sent(x)
-        loss = job.objective(logits, target, client, teacher if "teacher" in job.objective.needs else None)
-        if self._representation is None:
-            return loss
-        assert global_features is not None
-        # In a client's first round its previous model is the one it was sent.
-        previous = self._previous(x)[1] if self._previous and "b" in state else global_features
-        assert previous is not None
-        return loss + job.algorithm.penalty(self._representation.take(), global_features, previous)
+            return NOTHING
+        logits, global_features = self._sent(x)
+        teacher = logits if "teacher" in self.job.objective.needs else None
+        if global_features is None or not self._previous or "b" not in state:
+            # In a client's first round its previous model is the one it was sent.
+            return Compared(teacher, global_features, global_features)
+        return Compared(teacher, global_features, self._previous(x)[1])
 
     def _fisher(self, indices: np.ndarray) -> Tensor:
         train, dtype = self.federation.train, self.flat.w.dtype
@@ -198,7 +213,7 @@ class Worker:
         return fisher(self.flat, ((model_input(self.federation.transform(x), dtype), y) for x, y in chunks))
 
     def evaluate(self, task: Task) -> Result:
-        """Which of a range of pooled samples a model gets right, and their losses."""
-        self._load(self._client_state(task) if task.state_version else {})
-        correct, loss = self.judge(task.split, slice(task.start, task.stop))
-        return Result(task, n=len(correct), metrics={"correct": correct, "loss": loss})
+        """What a model makes of a range of pooled samples."""
+        self._load(self.client_state(task) if task.state_version else {})
+        judged = self.judge(task.split, task.clients, slice(task.start, task.stop), task.logits)
+        return Result(task, n=task.stop - task.start, metrics=judged)

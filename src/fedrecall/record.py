@@ -78,10 +78,10 @@ class RunFolder:
         """Names and tensors only, so that equal models are equal files."""
         save_file(state, self.path / "model.safetensors")
 
-    def save_forgetting(self, round: int, before: np.ndarray, after: np.ndarray, models: np.ndarray) -> None:
+    def save_forgetting(self, round: int, arrays: Mapping[str, np.ndarray]) -> None:
         folder = self.path / "forgetting"
         folder.mkdir(exist_ok=True)
-        np.savez_compressed(folder / f"round-{round:05d}.npz", before=before, after=after, models=models)
+        np.savez_compressed(folder / f"round-{round:05d}.npz", **arrays)  # type: ignore[arg-type]
 
     def close(self) -> None:
         for file in self._open.values():

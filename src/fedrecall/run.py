@@ -22,6 +22,7 @@ from fedrecall.engines.base import Job
 from fedrecall.errors import InputError
 from fedrecall.experiment import Experiment, Watch
 from fedrecall.objectives import OBJECTIVES, WSM, Objective
+from fedrecall.own_metrics import Metric
 from fedrecall.record import RunFolder, read_lines
 from fedrecall.rng import default_generator
 from fedrecall.settings import Local
@@ -42,7 +43,7 @@ class Run:
 
     @property
     def forgetting(self) -> dict[int, dict[str, np.ndarray]]:
-        """For each probed round: `before` [k], `after` [i, k] and `models` [i]."""
+        """For each probed round: `before` [k], `after` [i, k], `models` [i], and more (docs/metrics.md)."""
         found = {}
         for path in sorted((self.path / "forgetting").glob("round-*.npz")):
             with np.load(path, allow_pickle=False) as arrays:
@@ -77,13 +78,16 @@ def federate(
     workers: int | str = "auto",
     out: str | Path | None = None,
     watch: Watch | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     **settings: Any,
 ) -> Run:
     """Train `model` across the clients of `federation`, starting from its weights, and return the run.
 
     The other keys of a recipe are keywords too (`rounds`, `participation`, `seed`, `evaluation={"every": 10}`, ..)
-    and have the recipe's defaults. Without `out`, each call makes a new folder below `runs`. The given model is
-    not changed (but for lazy modules, which get their shapes): `run.model()` is the trained one.
+    and have the recipe's defaults. `metrics` are functions of logits [n, C] and labels [n], by name: their values
+    on the pooled validation data are in the metrics of the evaluated rounds, as `val_NAME`. Without `out`, each
+    call makes a new folder below `runs`. The given model is not changed (but for lazy modules, which get their
+    shapes): `run.model()` is the trained one.
 
     >>> import numpy as np, tempfile, torch
     >>> from fedrecall import Federation, Iid, federate
@@ -109,7 +113,7 @@ def federate(
     recipe = Recipe(**tree if local is None else {**tree, "local": local})
     make_model = copies_of(model, federation, recipe.seed) if isinstance(model, nn.Module) else model
     job = Job(make_model, algorithm, objective, recipe.local, recipe.seed, recipe.batch_norm)
-    experiment = Experiment(recipe, job, federation)
+    experiment = Experiment(recipe, job, federation, metrics)
     folder = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "run")
     experiment.run(folder, watch)
     return Run(folder.path, make_model)

@@ -67,6 +67,11 @@ def name_or_group(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+def one_or_more(value: object) -> object:
+    """A single name stands for a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
 class Schedule(Settings):
     """The local rate as a function of the round."""
 
@@ -115,7 +120,13 @@ class Local(Settings):
     partial_batch: Literal["drop", "keep"] = Field(
         default="drop", description="an epoch's last partial batch; if it is the only one, it is kept"
     )
-    step: Literal["exact"] = Field(default="exact", description="exact: the bits of a plain eager loop")
+    step: Literal["exact", "fast"] = Field(
+        default="exact",
+        description="exact: the bits of a plain eager loop | fast: other roundings, by padded channels",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="bfloat16: mixed, by autocast; slow where the CPU has no support for it"
+    )
     threads: Positive = Field(default=1, description="torch threads per client; part of the bits")
 
     @model_validator(mode="after")
@@ -142,7 +153,7 @@ class Local(Settings):
 
 
 class Evaluation(Settings):
-    """When the global model is evaluated."""
+    """When and how the global model is evaluated."""
 
     section: ClassVar[str] = "evaluation"
     every: Positive = Field(
@@ -153,14 +164,26 @@ class Evaluation(Settings):
         default=100,
         description="the test set is used in this many last rounds; the final accuracy is their mean; 0: never",
     )
+    target: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None,
+        description="a validation accuracy: the summary says in how many rounds, bytes and FLOPs it was reached",
+    )
+    metrics: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] | None = Field(
+        default=None,
+        description="of your own: `module:function` of logits [n, C] and labels [n] of the pooled validation data",
+    )
 
 
 class Forgetting(Settings):
-    """When forgetting is measured."""
+    """When forgetting is measured, and on whose data."""
 
     section: ClassVar[str] = "forgetting"
     every: Whole | None = Field(default=None, description="rounds N, 2N, ...; 0: never (unless `rounds` is given)")
     rounds: tuple[Positive, ...] | None = Field(default=None, description="or: these rounds, counted from 1")
+    sample: Positive | None = Field(
+        default=None,
+        description="on the data of so many clients, drawn by the seed, with a standard error; default: of all",
+    )
 
     @model_validator(mode="after")
     def _every_or_rounds(self) -> Forgetting:
@@ -200,9 +223,10 @@ class Execution(Settings):
     """Where and how it runs. Not part of the recipe's identity: the results are the same."""
 
     section: ClassVar[str] = "execution"
-    engine: Literal["auto", "serial", "processes"] = Field(
+    engine: Literal["auto", "serial", "processes", "vectorised"] = Field(
         default="auto",
-        description="serial: in this process | processes: in workers | auto: workers if it is worth it",
+        description="serial: in this process | processes: in workers | vectorised: many small models as one, the "
+        "same up to rounding | auto: what fits",
     )
     workers: Positive | Literal["auto"] = Field(
         default="auto", description="worker processes; auto: as many as there are CPUs to use"

@@ -30,12 +30,16 @@ class Slot:
     shape: torch.Size
 
     def view(self, flat: Tensor) -> Tensor:
-        """The tensor as a view; convolution weights are stored channels last, which is how they are used."""
-        part = flat[self.offset : self.offset + math.prod(self.shape)]
+        """The tensor as a view; convolution weights are stored channels last, which is how they are used.
+
+        Of stacked vectors [.., length] it is the stack of their tensors.
+        """
+        part = flat[..., self.offset : self.offset + math.prod(self.shape)]
+        leading = flat.shape[:-1]
         if len(self.shape) == 4:
             out, channels, height, width = self.shape
-            return part.view(out, height, width, channels).permute(0, 3, 1, 2)
-        return part.view(self.shape)
+            return part.view(*leading, out, height, width, channels).movedim(-1, -3)
+        return part.view(*leading, *self.shape)
 
 
 def lay_out(tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> tuple[list[Slot], int]:

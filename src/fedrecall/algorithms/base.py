@@ -91,6 +91,10 @@ class Algorithm:
         """
         return {"w": y}, {}
 
+    def update(self, sent: Tensors, server: Tensors) -> Tensor | None:
+        """y - x in float64, from what a client sent and what it was sent; it is only measured. None: not known."""
+        return sent["w"].double() - server["w"] if "w" in sent else None
+
     def weight(self, name: str, samples: int, steps: int) -> float:
         """The weight of a client's tensor `name` in the sum over the round's clients."""
         return float(samples)

@@ -34,6 +34,9 @@ class FedNova(Algorithm):
         a = local.accumulated(self.mu)
         return {"d": (server["w"] - y) / a, "a": torch.tensor([a], dtype=torch.float64)}, {}
 
+    def update(self, sent: Tensors, server: Tensors) -> Tensor:
+        return -sent["a"] * sent["d"]
+
     def aggregate(self, server: Tensors, sums: Tensors, totals: Totals, population: Population) -> Tensors:
         tau_eff = sums["a"] / totals["a"]
         return {"w": server["w"] - tau_eff * sums["d"] / totals["d"]}

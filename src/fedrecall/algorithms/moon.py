@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
@@ -37,9 +36,9 @@ class Moon(Algorithm):
         return {"w": x}
 
     def penalty(self, features: Tensor, global_features: Tensor, previous_features: Tensor) -> Tensor:
-        near = F.cosine_similarity(features, global_features)
-        far = F.cosine_similarity(features, previous_features)
-        return -self.mu * torch.stack([near, far], 1).div(self.temperature).log_softmax(1)[:, 0].mean()
+        z, z_glob, z_prev = (F.normalize(z, eps=1e-8) for z in (features, global_features, previous_features))
+        # -log [e^a / (e^a + e^b)] = log(1 + e^(b - a)), where equal representations cancel to the bit
+        return self.mu * F.softplus((z * (z_prev - z_glob)).sum(1) / self.temperature).mean()
 
     def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
         return {"w": y}, {"w": y}

@@ -47,10 +47,15 @@ class Assignment:
     clients: int
     held_out: int = 0
 
-    def save(self, folder: Path | str) -> None:
-        """Write `partition.npz` into `folder`."""
+    def save(self, folder: Path | str, class_counts: Ints | None = None) -> None:
+        """Write `partition.npz` into `folder`, and with it the training samples of each class at each client.
+
+        A reader of the folder has no labels; the counts tell it who has which classes.
+        """
         Path(folder).mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(Path(folder) / "partition.npz", client=self.client, validation=self.validation)
+        counts = {} if class_counts is None else {"class_counts": class_counts.astype(np.int32)}
+        path = Path(folder) / "partition.npz"
+        np.savez_compressed(path, client=self.client, validation=self.validation, **counts)  # type: ignore[arg-type]
 
     def digest(self) -> str:
         """SHA-256 of who has what: equal partitions have equal digests on every machine."""

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from fedrecall.errors import InputError
 
+Generators = torch.Generator | list[torch.Generator] | None
+
 
 @dataclass(frozen=True)
 class Plain:
     """For features and token ids: floats become float32, integers (and bool) int64; nothing is random."""
 
-    def __call__(self, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, batch: Tensor, generator: Generators = None) -> Tensor:
         return batch.to(torch.float32 if batch.is_floating_point() else torch.int64)
 
 
@@ -46,14 +48,17 @@ class Images:
         if self.crop_padding < 0:
             raise InputError(f"crop_padding is {self.crop_padding}, but it must not be negative.")
 
-    def __call__(self, batch: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, batch: Tensor, generator: Generators = None) -> Tensor:
         if batch.dtype != torch.uint8 or batch.ndim != 4 or batch.shape[3] != len(self.mean):
             raise InputError(
                 f"the image batch is {batch.dtype} of shape {tuple(batch.shape)}, "
                 f"expected torch.uint8 of shape (B, H, W, {len(self.mean)})."
             )
         if generator is not None and (self.crop_padding or self.flip):
-            top, left, mirrored = self.draw(len(batch), generator)
+            # Several generators: each draws for its equal part of the batch.
+            each = generator if isinstance(generator, list) else [generator]
+            draws = [self.draw(len(batch) // len(each), one) for one in each]
+            top, left, mirrored = (torch.cat(parts) for parts in zip(*draws))
             if self.crop_padding:
                 batch = _crop(batch, self.crop_padding, top, left)
             if self.flip:

@@ -46,6 +46,8 @@ class Task:
     state_version: int = 0  # the round that wrote the client's state; 0: it has none yet
     probe: bool = False  # train: also evaluate the client's model on the pooled validation data
     split: str = ""  # evaluate: "validation", "test" or "held_out"
+    clients: tuple[int, ...] = ()  # of the validation data, only that of these clients; none named: all of it
+    logits: bool = False  # evaluate: give them back too
     start: int = 0
     stop: int = 0
 
@@ -63,8 +65,28 @@ class Result:
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Row:
+    """One client of a group."""
+
+    task: Task
+    n: int
+    steps: int
+    loss: float
+
+
+@dataclass
+class Group(Result):
+    """What several clients' training gives back together: stacked tensors, a row each. They keep no state."""
+
+    rows: list[Row] = field(default_factory=list)
+
+
 class Engine(Protocol):
     """Runs tasks where the data lives."""
+
+    name: str
+    workers: int
 
     def open(self, job: Job, federation: Federation, store: ClientStore) -> None: ...
 

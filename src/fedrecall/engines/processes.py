@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -24,11 +23,14 @@ from fedrecall.data.federation import Federation
 from fedrecall.engines.base import Job, Result, Task
 from fedrecall.engines.box import Box, Boxes, Header
 from fedrecall.engines.link import Door
+from fedrecall.engines.parcels import InOrder, Parcel
 from fedrecall.errors import ClientError, InputError
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
 
 MOST_DEATHS = 3  # of workers on one task, before the run is stopped
+PARCELS = 4  # for each worker in a round at least, so that none idles at its end
+PARCEL_BYTES = 8 * 2**20
 
 
 @dataclass
@@ -37,12 +39,13 @@ class Member:
 
     process: subprocess.Popen[bytes]
     connection: Connection
-    task: Task | None = None
-    slot: int = -1
+    parcel: Parcel | None = None
 
 
 class Processes:
     """A pool of workers, started once."""
+
+    name = "processes"
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -77,70 +80,73 @@ class Processes:
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         self._published = self._server_box.put(server), self._buffer_box.put(buffers)
+        self._vector_bytes = sum(tensor.nbytes for tensor in server.values())
         for member in self._members:
             member.connection.send(("publish", *self._published))
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        waiting, expected = deque(tasks), 0
-        finished: dict[int, tuple[Result, int]] = {}  # by place, with the slot that holds its vectors
-        places = {id(task): place for place, task in enumerate(waiting)}
-        total, free = len(waiting), list(range(2 * self.workers))
-        while expected < total:
-            self._hand_out(waiting, free)
+        run = InOrder(list(tasks), self._parcel_size, 2 * self.workers)
+        while not run.over():
+            self._hand_out(run)
             for member in self._answered():
-                task, slot = member.task, member.slot
-                result = self._receive(member)
-                assert task is not None
-                if result is None:  # the worker died: its task is the next to be run, by another
-                    waiting.appendleft(task)
-                    free.append(slot)
+                parcel = member.parcel
+                assert parcel is not None
+                results = self._receive(member)
+                if results is None:  # the worker died: its tasks are the next to be run, by others
+                    run.lost(parcel)
                 else:
-                    finished[places[id(task)]] = result, slot
-            while expected in finished:
-                result, slot = finished.pop(expected)
-                self._hand_out(waiting, free)  # before the caller works on the result
+                    run.done(parcel, results)
+            for result in run.ready():
+                self._hand_out(run)  # before the caller works on the result
                 yield result
-                free.append(slot)
-                expected += 1
 
-    def _hand_out(self, waiting: deque[Task], free: list[int]) -> None:
+    def _parcel_size(self, tasks: int) -> int:
+        """Small tasks travel together, because a message costs as much as some steps; large vectors go alone."""
+        return max(1, min(tasks // (PARCELS * self.workers), PARCEL_BYTES // max(self._vector_bytes, 1)))
+
+    def _hand_out(self, run: InOrder) -> None:
         for member in self._members:
-            if waiting and free and member.task is None:
-                member.task, member.slot = waiting.popleft(), free.pop()
+            if member.parcel is None:
+                member.parcel = run.next()
+                if member.parcel is None:
+                    return
                 with contextlib.suppress(ConnectionError):  # a dead worker is noticed when its answer is awaited
-                    member.connection.send(("task", member.task, member.slot))
+                    member.connection.send(("tasks", member.parcel.tasks, member.parcel.slot))
 
     def _answered(self) -> list[Member]:
-        busy = {member.connection: member for member in self._members if member.task is not None}
+        busy = {member.connection: member for member in self._members if member.parcel is not None}
         return [busy[connection] for connection in wait(list(busy))]  # type: ignore[index]
 
-    def _receive(self, member: Member) -> Result | None:
-        """A worker's answer; None if it died."""
-        task = member.task
-        assert task is not None
+    def _receive(self, member: Member) -> list[Result] | None:
+        """A worker's answers; None if it died."""
+        parcel = member.parcel
+        assert parcel is not None
         try:
             kind, what, extra = member.connection.recv()
         except (EOFError, ConnectionError):
-            self._replace(member, task)
+            self._replace(member, parcel)
             return None
-        member.task = None
+        member.parcel = None
         if kind == "refused":
             raise InputError(extra)
         if kind == "failed":
-            raise ClientError(f"{place(task)} failed in a worker:\n\n{extra}")
+            raise ClientError(f"{place(what)} failed in a worker:\n\n{extra}")
         return self._unpacked(what, extra)
 
-    def _unpacked(self, result: Result, header: Header) -> Result:
+    def _unpacked(self, results: list[Result], header: Header) -> list[Result]:
         for name, tensor in self._boxes.take(header).items():
-            group, _, key = name.partition(".")
+            at, group, key = name.split(".", 2)
+            result = results[int(at)]
             (result.sent if group == "sent" else result.buffers)[key] = tensor
-        return result
+        return results
 
-    def _replace(self, member: Member, task: Task) -> None:
-        key = (task.round, task.client, task.order)
-        self._deaths[key] = self._deaths.get(key, 0) + 1
-        if self._deaths[key] == MOST_DEATHS:
-            raise ClientError(f"{place(task)} ended its worker process {MOST_DEATHS} times")
+    def _replace(self, member: Member, parcel: Parcel) -> None:
+        if len(parcel.tasks) == 1:  # else they are run one by one now, and the one that kills is found
+            task = parcel.tasks[0]
+            key = (task.round, task.client, task.order)
+            self._deaths[key] = self._deaths.get(key, 0) + 1
+            if self._deaths[key] == MOST_DEATHS:
+                raise ClientError(f"{place(task)} ended its worker process {MOST_DEATHS} times")
         member.connection.close()
         member.process.wait()
         (self._members[self._members.index(member)],) = self._start(1)
@@ -151,7 +157,7 @@ class Processes:
             with contextlib.suppress(OSError):
                 member.connection.send(("stop",))
                 member.connection.close()
-            if member.task is not None:
+            if member.parcel is not None:
                 member.process.kill()
         for member in self._members:
             member.process.wait()

@@ -8,6 +8,7 @@ import torch
 
 from fedrecall.data.federation import Federation
 from fedrecall.engines.base import Job, Result, Task
+from fedrecall.engines.memory import keep_freed_memory
 from fedrecall.local import Worker
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
@@ -16,7 +17,11 @@ from fedrecall.vector import Tensors
 class Serial:
     """One worker, here."""
 
+    name = "serial"
+    workers = 1
+
     def open(self, job: Job, federation: Federation, store: ClientStore) -> None:
+        keep_freed_memory()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(job.local.threads)
         self._worker = Worker(job, federation, store)

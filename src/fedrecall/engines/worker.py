@@ -19,12 +19,14 @@ import torch
 from fedrecall.engines import link
 from fedrecall.engines.base import Result, Task
 from fedrecall.engines.box import Box, Boxes
+from fedrecall.engines.memory import keep_freed_memory
 from fedrecall.errors import InputError
 from fedrecall.local import Worker
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the engine decides
+    keep_freed_memory()
     connection = link.connect(int(sys.argv[1]))
     folder, leftovers, path, setup = connection.recv()
     sys.path[:] = path
@@ -53,21 +55,24 @@ def serve(connection: Connection, worker: Worker, folder: Path) -> None:
             server, buffers = ({name: t.clone() for name, t in boxes.take(header).items()} for header in rest)
             worker.publish(server, buffers)
         else:
-            task, slot = rest
-            connection.send(answer(worker, task, results.setdefault(slot, Box(folder, f"result-{slot}"))))
+            tasks, slot = rest
+            connection.send(answer(worker, tasks, results.setdefault(slot, Box(folder, f"result-{slot}"))))
 
 
-def answer(worker: Worker, task: Task, box: Box) -> tuple[object, ...]:
-    """The result of a task; its vectors are left in the box."""
-    try:
-        result = worker.run(task)
-    except InputError as error:
-        return "refused", task, str(error)
-    except Exception:
-        return "failed", task, traceback.format_exc()
-    sent = {f"sent.{name}": tensor for name, tensor in result.sent.items()}
-    header = box.put(sent | {f"buffer.{name}": tensor for name, tensor in result.buffers.items()})
-    return "done", Result(task, {}, {}, result.state, result.n, result.steps, result.metrics), header
+def answer(worker: Worker, tasks: list[Task], box: Box) -> tuple[object, ...]:
+    """The results of a parcel; their vectors are left in the box."""
+    results, vectors = list[Result](), dict[str, torch.Tensor]()
+    for at, task in enumerate(tasks):
+        try:
+            result = worker.run(task)
+        except InputError as error:
+            return "refused", task, str(error)
+        except Exception:
+            return "failed", task, traceback.format_exc()
+        vectors |= {f"{at}.sent.{name}": tensor for name, tensor in result.sent.items()}
+        vectors |= {f"{at}.buffer.{name}": tensor for name, tensor in result.buffers.items()}
+        results.append(Result(task, {}, {}, result.state, result.n, result.steps, result.metrics))
+    return "done", results, box.put(vectors)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ class FedVLS(Objective):
     def needs(self) -> frozenset[str]:
         return TEACHER
 
+    @property
+    def mute_on_one_class(self) -> bool:
+        return True  # no sample of another class to suppress, and distillation starts at the teacher
+
     def prepare(self, labels: Labels) -> Tensors:
         log_beta = log_weights(labels.beta)
         present = labels.counts > 0

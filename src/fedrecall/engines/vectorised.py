@@ -1,0 +1,111 @@
+"""Whole cohorts as one batch of models, in threads of this process: for small models and many clients.
+
+The results are those of `serial` up to rounding, not to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+
+import torch
+
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.data.federation import Federation
+from fedrecall.engines.base import Group, Job, Result, Task
+from fedrecall.engines.cohort import Cohort, Trained
+from fedrecall.engines.memory import keep_freed_memory
+from fedrecall.errors import InputError
+from fedrecall.local import Worker
+from fedrecall.store import ClientStore
+from fedrecall.vector import Tensors
+
+CLIENTS = 64  # of one batch of models: their vectors and samples should stay in the cache
+
+
+class Vectorised:
+    """Threads that train a batch of clients each; everything else is done one after the other, here."""
+
+    name = "vectorised"
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def open(self, job: Job, federation: Federation, store: ClientStore) -> None:
+        reason = why_not(job)
+        if reason:
+            raise InputError(
+                f"the engine 'vectorised' does not fit here: {reason}; choose 'serial' or 'processes'"
+            )
+        keep_freed_memory()
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self.job, self.federation = job, federation
+        self._worker = Worker(job, federation, store)
+        self._cohorts: SimpleQueue[Cohort] = SimpleQueue()
+        for _ in range(self.workers):
+            self._cohorts.put(Cohort(job, federation))
+        self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
+        # Such an algorithm sends its clients' models as they are, so their sum is all that is wanted.
+        self._sends_models = type(job.algorithm).finish is Algorithm.finish and not job.own_buffers
+
+    def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
+        self._worker.publish(server, buffers)
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        tasks = list(tasks)
+        if not tasks or tasks[0].kind == "evaluate":
+            yield from map(self._worker.run, tasks)
+            return
+        for trained, states in self._pool.map(self._train, self._groups(tasks)):
+            if self._sends_models and not tasks[0].probe:
+                sent = {"w": trained.w}
+                yield Group(tasks[0], sent, trained.buffers, rows=trained.rows())
+            else:
+                yield from self._finished(trained, states)
+
+    def _groups(self, tasks: Sequence[Task]) -> list[list[Task]]:
+        """Clients with batches of the same sizes together, the largest first, a batch of models each."""
+        local, together = self.job.local, dict[int, list[Task]]()
+        for task in tasks:
+            samples = len(self.federation.trained_on(task.client))
+            alike = samples if local.partial_batch == "keep" else min(samples, local.batch_size)
+            together.setdefault(alike, []).append(task)
+        return [group[i : i + CLIENTS] for group in together.values() for i in range(0, len(group), CLIENTS)]
+
+    def _train(self, tasks: list[Task]) -> tuple[Trained, list[Tensors]]:
+        states = [self._worker.client_state(task) for task in tasks]
+        cohort = self._cohorts.get()
+        try:
+            return cohort.train(tasks, states, self._worker.server, self._worker.buffers), states
+        except RuntimeError as error:
+            reason = " ".join(str(error).split()).partition(". Please")[0]
+            raise InputError(
+                f"the engine 'vectorised' cannot train this model ({reason}); choose 'serial' or 'processes'"
+            ) from None
+        finally:
+            self._cohorts.put(cohort)
+
+    def _finished(self, trained: Trained, states: list[Tensors]) -> Iterator[Result]:
+        """What each client sends and keeps."""
+        for i, (row, state) in enumerate(zip(trained.rows(), states)):
+            buffers = {name: stacked[i] for name, stacked in trained.buffers.items()}
+            yield self._worker.finished_with(row.task, trained.w[i], buffers, state, row.steps, row.loss)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(self._threads_before)
+
+
+def why_not(job: Job) -> str | None:
+    """What of a job this engine does not do, if anything."""
+    if "previous" in job.algorithm.needs:
+        return "the algorithm compares each client with its previous model"
+    if job.batch_norm == "local" and "teacher" in job.objective.needs:
+        return "batch_norm is 'local' and the objective has a teacher"
+    if job.algorithm.pooled:
+        return "there is one client only"
+    if job.local.precision != "float32":
+        return "local.precision is not float32"
+    return None

@@ -1,0 +1,102 @@
+"""What the local training of a round amounts to: its arithmetic operations, and how the updates lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.building import dry_batch
+from fedrecall.data.federation import Federation
+from fedrecall.engines.base import Group, Result
+from fedrecall.local import steps_per_epoch
+from fedrecall.settings import Local
+from fedrecall.vector import FlatModel, Tensors
+
+
+def flops_per_sample(flat: FlatModel, federation: Federation) -> int:
+    """Of one sample's forward and backward pass, as torch counts them: products, convolutions and attention.
+
+    In eval mode, in which nothing of the model changes; those operations are the same when it trains.
+    """
+    x = dry_batch(federation, flat.w.dtype)
+    was_training = flat.module.training
+    with FlopCounterMode(display=False) as counter:
+        logits = flat.module.eval()(x)
+        if logits.requires_grad:
+            logits.sum().backward()
+    flat.module.train(was_training)
+    flat.g.zero_()
+    return int(counter.get_total_flops()) // len(x)
+
+
+def samples_trained(samples: int, steps: int, local: Local, least: int) -> int:
+    """How many samples so many local steps see, of a client with these.
+
+    >>> samples_trained(100, 5, Local(batch_size=40, partial_batch="keep"), 1)    # 40 + 40 + 20 + 40 + 40
+    180
+    """
+    size, per_epoch = min(local.batch_size, samples), steps_per_epoch(samples, local, least)
+    epochs, rest = divmod(steps, per_epoch)
+    return epochs * min(per_epoch * size, samples) + rest * size
+
+
+@dataclass
+class Updates:
+    """Norms and cosines of the clients' updates, from sums: no update is kept.
+
+    With unit vectors u_i = D_i / |D_i|, |sum_i u_i|^2 = m + 2 sum_{i<j} cos(D_i, D_j).
+    """
+
+    norms: list[float] = field(default_factory=list)
+    directions: int = 0
+    total: Tensor | None = None  # of the unit vectors
+
+    def add(self, update: Tensor) -> None:
+        norm = float(update.norm())
+        self.norms.append(norm)
+        if norm > 0:  # an update of zero has no direction
+            self.directions += 1
+            unit = update / norm
+            self.total = unit if self.total is None else self.total.add_(unit)
+
+    def metrics(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self.norms:
+            found["update_norm"] = sum(self.norms) / len(self.norms)
+        m = self.directions
+        if m > 1 and self.total is not None:
+            found["update_cosine"] = (float(self.total.square().sum()) - m) / (m * (m - 1))
+        return found
+
+
+@dataclass
+class LocalWork:
+    """Watches the results of a round's local training."""
+
+    algorithm: Algorithm
+    local: Local
+    least: int  # samples of a batch
+    flops_per_sample: int
+    sent: Tensors  # what the clients started from
+    updates: Updates | None = None  # None: not in this round
+    samples: int = 0
+
+    def add(self, result: Result) -> None:
+        if isinstance(result, Group):
+            for i, row in enumerate(result.rows):
+                self._add({name: stacked[i] for name, stacked in result.sent.items()}, row.n, row.steps)
+        else:
+            self._add(result.sent, result.n, result.steps)
+
+    def _add(self, sent: Tensors, n: int, steps: int) -> None:
+        self.samples += samples_trained(n, steps, self.local, self.least)
+        if self.updates is not None:
+            update = self.algorithm.update(sent, self.sent)
+            if update is not None:
+                self.updates.add(update)
+
+    def metrics(self) -> dict[str, float]:
+        return {"flops": self.flops_per_sample * self.samples, **(self.updates.metrics() if self.updates else {})}

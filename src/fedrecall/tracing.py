@@ -1,0 +1,133 @@
+"""A computation as a graph of ATen calls that runs without autograd, and what may be rearranged in it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph import CodeGen
+
+aten = torch.ops.aten
+
+# Operations on each channel by itself that map a channel of zeros to a channel of zeros.
+CHANNELWISE = {
+    aten.relu.default,
+    aten.max_pool2d_with_indices.default,
+    aten.avg_pool2d.default,
+    aten._adaptive_avg_pool2d.default,
+    aten.hardtanh.default,
+    aten.tanh.default,
+    aten.gelu.default,
+    aten.silu.default,
+    aten.leaky_relu.default,
+    operator.getitem,
+}
+LANES = 8  # channels that a vector register holds
+
+
+class UntraceableError(Exception):
+    """The computation is not the same sequence of calls every time, or hides a tensor."""
+
+
+def trace(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule:
+    """The calls that `function(*inputs)` makes. It is run once, on these inputs."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # a second, which only those who trace pay
+
+    try:
+        graph_module = make_fx(function)(*inputs)
+    except Exception as error:  # whatever user code does that cannot be traced
+        raise UntraceableError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+    if any(node.op == "get_attr" for node in graph_module.graph.nodes):
+        raise UntraceableError("it keeps a tensor that is neither a parameter nor a buffer")
+    return finished(graph_module)
+
+
+def finished(graph_module: GraphModule) -> GraphModule:
+    graph_module.graph.eliminate_dead_code()
+    graph_module.graph.set_codegen(CodeGen())  # plain arguments, without pytree
+    graph_module.recompile()
+    return graph_module
+
+
+def without_views_of_views(graph: Graph) -> None:
+    """Autograd's bookkeeping costs a call each and changes nothing once there is no autograd."""
+    for node in list(graph.nodes):
+        if node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+        elif node.target is aten.t.default and node.args[0].target is aten.t.default:
+            node.replace_all_uses_with(node.args[0].args[0])
+
+
+def pool_before_relu(graph: Graph) -> None:
+    """max-pool(ReLU(x)) = ReLU(max-pool(x)), values and gradients, with a quarter of the ReLU's work."""
+    for relu in [node for node in graph.nodes if node.target is aten.relu.default]:
+        (pool,) = relu.users if len(relu.users) == 1 else (None,)
+        if pool is None or pool.target is not aten.max_pool2d_with_indices.default:
+            continue
+        if [user.args[1] for user in pool.users] != [0]:  # someone looks at the indices
+            continue
+        (pooled,) = pool.users
+        pool.replace_input_with(relu, relu.args[0])
+        with graph.inserting_after(pooled):
+            after = graph.call_function(aten.relu.default, (pooled,))
+        pooled.replace_all_uses_with(after, delete_user_cb=lambda user, after=after: user is not after)
+        graph.erase_node(relu)
+
+
+def pad_channels(graph: Graph) -> int:
+    """Convolutions whose channels do not fill vector registers get channels of zeros, which stay zero.
+
+    Only where every reader of the channels is another convolution, behind operations on each channel by itself.
+    Returns how many were padded.
+    """
+    padded = 0
+    convolutions = [node for node in graph.nodes if is_plain_convolution(node)]
+    for node, channels in [(node, node.args[1].meta["val"].shape[0]) for node in convolutions]:
+        missing = -channels % LANES
+        readers = convolutions_behind(node)
+        if not missing or readers is None:
+            continue
+        with graph.inserting_before(node):
+            weight = with_zeros(graph, node.args[1], [0, 0, 0, 0, 0, 0, 0, missing])
+            bias = node.args[2] and graph.call_function(aten.constant_pad_nd.default, (node.args[2], [0, missing]))
+        node.args = (node.args[0], weight, bias, *node.args[3:])
+        for reader in readers:
+            with graph.inserting_before(reader):
+                weight = with_zeros(graph, reader.args[1], [0, 0, 0, 0, 0, missing])
+            reader.args = (reader.args[0], weight, *reader.args[2:])
+        padded += 1
+    return padded
+
+
+def with_zeros(graph: Graph, weight: Any, padding: list[int]) -> Node:
+    """A convolution's weight with more channels, in the layout that convolutions run in."""
+    larger = graph.call_function(aten.constant_pad_nd.default, (weight, padding))
+    return graph.call_function(aten.clone.default, (larger,), {"memory_format": torch.channels_last})
+
+
+def is_plain_convolution(node: Node) -> bool:
+    if node.target is not aten.convolution.default:
+        return False
+    _, _, _, stride, _, _, transposed, _, groups = node.args
+    flat = isinstance(stride, list | tuple) and len(stride) == 2
+    return bool(flat and not transposed and groups == 1)
+
+
+def convolutions_behind(node: Node) -> list[Node] | None:
+    """The convolutions that read a node's channels; None if anything else looks at them."""
+    found = []
+    for user in node.users:
+        if is_plain_convolution(user) and user.args[0] is node:
+            found.append(user)
+        elif user.target in CHANNELWISE:
+            behind = convolutions_behind(user)
+            if behind is None:
+                return None
+            found += behind
+        else:
+            return None
+    return found or None

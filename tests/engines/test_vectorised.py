@@ -1,0 +1,192 @@
+"""The vectorised engine comes to what the serial one does, up to rounding, or says why it does not run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from fedrecall import (
+    GMA,
+    WSM,
+    Centralised,
+    CrossEntropy,
+    FedAdam,
+    FedAvg,
+    FedCurv,
+    FedDyn,
+    Federation,
+    FedExP,
+    FedNova,
+    FedNTD,
+    FedProx,
+    FedVLS,
+    Images,
+    InputError,
+    Local,
+    LocalOnly,
+    Moon,
+    Scaffold,
+    federate,
+)
+from fedrecall.engines.base import Job
+from fedrecall.engines.choice import choose
+from fedrecall.engines.vectorised import CLIENTS
+from fedrecall.settings import Execution
+
+SIZES = [20, 30, 9, 40, 8, 20, 20]
+
+
+def federation(sizes=SIZES, images: bool = False) -> Federation:
+    random = np.random.default_rng(0)
+    clients = []
+    for k, n in enumerate(sizes):
+        y = random.integers(0, 4, n) if k != 2 else np.full(n, 3)  # one client with one class
+        if images:
+            x = random.integers(0, 256, (n, 8, 8, 3), dtype=np.uint8)
+        else:
+            x = random.normal(size=(n, 12)).astype(np.float32) + y[:, None] * 0.3
+        clients.append((x, y))
+    transform = Images((0.5,) * 3, (0.25,) * 3, crop_padding=2, flip=True) if images else None
+    return Federation.from_clients(clients, num_classes=4, validation=0.1, transform=transform, layout="nhwc")
+
+
+def dense(norm: str = "none") -> nn.Module:
+    torch.manual_seed(0)
+    middle = {"none": nn.Identity(), "batch": nn.BatchNorm1d(10), "layer": nn.LayerNorm(10)}[norm]
+    return nn.Sequential(nn.Linear(12, 10), middle, nn.Tanh(), nn.Linear(10, 4))
+
+
+def both(tmp_path, model, data, **settings) -> float:
+    """The largest difference of the weights and statistics that the two engines come to."""
+    options = {
+        "rounds": 3, "clients_per_round": 5, "objective": WSM(), "seed": 3,
+        "local": Local(epochs=2, batch_size=8, lr=0.1, momentum=0.9),
+    }  # fmt: skip
+    runs = [
+        federate(model, data, out=tmp_path / engine, engine=engine, **options | settings)
+        for engine in ("serial", "vectorised")
+    ]
+    for ours, theirs in zip(runs[0].metrics, runs[1].metrics):
+        assert ours["clients"] == theirs["clients"]
+        assert ours["bytes_up"] == theirs["bytes_up"]
+        assert ours["flops"] == theirs["flops"]
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], abs=1e-4)
+    if not (runs[0].path / "model.safetensors").exists():
+        return abs(runs[0].metrics[-1]["val_accuracy"] - runs[1].metrics[-1]["val_accuracy"])
+    first, second = (load_file(run.path / "model.safetensors") for run in runs)
+    return max(float((first[name].double() - second[name].double()).abs().max()) for name in first)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [FedAvg(), FedProx(), Scaffold(), FedNova(), FedAdam(), FedDyn(), FedExP(), GMA(), FedCurv(), LocalOnly()],
+    ids=lambda algorithm: type(algorithm).__name__,
+)
+def test_every_algorithm_comes_to_the_same(algorithm, tmp_path) -> None:
+    # GMA looks at signs: a coordinate that rounding alone moves may turn its mask
+    close = 1e-3 if isinstance(algorithm, GMA) else 1e-5
+    assert both(tmp_path, dense("batch"), federation(), algorithm=algorithm) < close
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [CrossEntropy(), WSM(smoothing=0.01, distill=0.3), FedNTD(), FedVLS()],
+    ids=lambda objective: type(objective).__name__,
+)
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+def test_every_objective_and_norm_comes_to_the_same(objective, norm, tmp_path) -> None:
+    assert both(tmp_path, dense(norm), federation(), objective=objective) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        Local(epochs=2, batch_size=8, lr=0.05, partial_batch="keep"),
+        Local(steps=7, batch_size=8, lr=0.05),
+        Local(epochs=1, batch_size=64, lr=0.05),
+        Local(epochs=1, batch_size=8, lr=0.05, schedule={"name": "step", "factor": 0.5, "every": 1}),
+    ],
+    ids=["keep", "steps", "whole", "schedule"],
+)
+def test_unequal_sizes_and_steps_come_to_the_same(local, tmp_path) -> None:
+    assert both(tmp_path, dense("batch"), federation(), local=local) < 1e-5
+
+
+def test_augmented_images_come_to_the_same(tmp_path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
+    assert both(tmp_path, model, federation(images=True)) < 1e-5
+
+
+def test_probes_and_local_statistics_work(tmp_path) -> None:
+    run = federate(
+        dense("batch"), federation(), engine="vectorised", out=tmp_path / "run", rounds=2, participation=1.0,
+        forgetting={"every": 1}, batch_norm="local", local=Local(epochs=1, batch_size=8, lr=0.1),
+    )  # fmt: skip
+    assert all(np.isfinite(line["forgetting"]) for line in run.metrics)
+
+
+def test_more_clients_than_fit_in_one_batch_of_models(tmp_path) -> None:
+    data = federation([8] * (CLIENTS + 5))
+    assert both(tmp_path, dense(), data, clients_per_round=CLIENTS + 3, rounds=2) < 1e-5
+
+
+def test_it_has_the_same_bits_on_any_number_of_threads(tmp_path) -> None:
+    data = federation([8] * 200)
+    for workers in (1, 2, 3):
+        federate(
+            dense("batch"), data, engine="vectorised", workers=workers, out=tmp_path / str(workers), rounds=2,
+            participation=1.0, local=Local(epochs=1, batch_size=8, lr=0.1),
+        )  # fmt: skip
+    found = {(tmp_path / str(workers) / "model.safetensors").read_bytes() for workers in (1, 2, 3)}
+    assert len(found) == 1
+
+
+class Deciding(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(x)
+        return logits if logits.sum() > 0 else -logits
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "reason"),
+    [
+        (nn.Sequential(dense(), nn.Dropout(0.5)), {}, "random operation"),
+        (Deciding(12, 4), {}, "data-dependent control flow"),
+        (dense(), {"algorithm": Moon()}, "compares each client with its previous model"),
+        (dense(), {"algorithm": Centralised()}, "one client only"),
+        (dense(), {"batch_norm": "local", "objective": FedNTD()}, "has a teacher"),
+    ],
+)
+def test_what_it_cannot_do_is_refused_with_the_reason(model, settings, reason, tmp_path) -> None:
+    with pytest.raises(InputError, match=rf"'vectorised' .*{reason}.*choose 'serial' or 'processes'"):
+        federate(model, federation(), engine="vectorised", rounds=1, out=tmp_path / "run", **settings)
+
+
+def chosen(model: nn.Module, clients: int, **settings) -> str:
+    job = Job(lambda: model, settings.get("algorithm", FedAvg()), WSM(), Local(), 0)
+    return choose(Execution(), job, model, clients, 10**6).name
+
+
+def test_auto_takes_it_for_many_clients_with_narrow_dense_models() -> None:
+    assert chosen(nn.Linear(512, 1000), 32) == "vectorised"
+    assert chosen(dense(), 32) == "vectorised"
+    assert chosen(dense(), 31) != "vectorised"
+    assert chosen(dense("batch"), 32) != "vectorised"
+    assert chosen(nn.Sequential(nn.Linear(12, 129), nn.ReLU(), nn.Linear(129, 4)), 32) != "vectorised"
+    assert chosen(nn.Conv2d(1, 1, 1), 32) != "vectorised"
+    assert chosen(dense(), 32, algorithm=Moon()) != "vectorised"
+    assert chosen(Deciding(12, 4), 32) != "vectorised"
+
+
+def test_it_counts_in_the_identity_of_a_run(tmp_path) -> None:
+    digests = {}
+    for engine in ("serial", "vectorised", "processes"):
+        run = federate(dense(), federation(), engine=engine, rounds=1, out=tmp_path / engine)
+        digests[engine] = (
+            (run.path / "checkpoints" / "round-000001.json").read_text().split('"recipe_sha256": ')[1]
+        )
+    assert digests["serial"] == digests["processes"] != digests["vectorised"]
