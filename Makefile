@@ -3,7 +3,8 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 MARKERS ?= not slow and not heavy
-PYTEST_ARGS ?=
+# Tests run on as many cores as there are.
+PYTEST_ARGS ?= -n auto
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS)

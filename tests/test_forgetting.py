@@ -1,19 +1,30 @@
-"""Forgetting, on matrices small enough to work out by hand and in runs whose models can be trained here."""
+"""Forgetting, on matrices small enough to work out by hand."""
 
 from __future__ import annotations
 
-import json
-import tempfile
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.nn import functional as F
 
-from fedrecall import CrossEntropy, Federation, Iid, InputError, Local, Run, federate
-from fedrecall.forgetting import client_accuracy, forgetting_matrix, mean_forgetting, mean_learned
+from fedrecall.forgetting import (
+    client_accuracy,
+    drops_and_rises,
+    forgetting_matrix,
+    forgotten_by_model,
+    forgotten_on_data,
+    global_forgetting,
+    global_forgetting_from_best,
+    group_mean,
+    learned,
+    lost_by_aggregation,
+    mean_forgetting,
+    mean_learned,
+    present_and_absent,
+    probe_metrics,
+    standard_error,
+    statistics_drift,
+)
+
+NAN = float("nan")
 
 BEFORE = np.array([0.5, 0.8, 0.2])
 AFTER = np.array([[0.9, 0.6, 0.1], [0.25, 0.3, 0.7]])  # of the models of clients 0 and 1
@@ -81,112 +92,143 @@ def test_a_model_that_did_not_change_forgets_and_learns_nothing() -> None:
     assert mean_learned(matrix, MODELS) == 0.0
 
 
-RANDOM = np.random.default_rng(0)
-X, Y = RANDOM.normal(size=(120, 6)).astype(np.float32), RANDOM.integers(0, 3, 120)
-ONE_STEP = Local(epochs=1, batch_size=64, lr=0.3, weight_decay=0.0)  # on all samples of the client at once
+# F of BEFORE and AFTER: model 0 has -0.4 (own), 0.2, 0.1; model 1 has 0.25, 0.5 (own), -0.5.
+F = np.array([[-0.4, 0.2, 0.1], [0.25, 0.5, -0.5]])
 
 
-@pytest.fixture(autouse=True)
-def files_below_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_a_models_forgetting_is_its_mean_over_the_others_data() -> None:
+    assert forgotten_by_model(F, MODELS) == pytest.approx([(0.2 + 0.1) / 2, (0.25 - 0.5) / 2])
 
 
-def six_clients(validation: float = 0.2) -> Federation:
-    return Federation.from_arrays(X, Y, num_classes=3, partition=Iid(clients=6, validation=validation))
+def test_forgetting_on_a_clients_data_is_the_mean_over_the_others_models() -> None:
+    # On client 0's data model 1 counts, on client 1's model 0, on client 2's both.
+    assert forgotten_on_data(F, MODELS) == pytest.approx([0.25, 0.2, (0.1 - 0.5) / 2])
 
 
-def network() -> nn.Module:
-    """Batch norm and dropout differ between training and evaluation."""
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+def test_data_that_only_its_own_client_was_evaluated_on_has_no_forgetting() -> None:
+    assert np.isnan(forgotten_on_data(F[:1], MODELS[:1])).tolist() == [True, False, False]
 
 
-def smooth() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+def test_the_columns_may_be_a_sample_of_the_clients() -> None:
+    # The columns are the data of clients 7, 1 and 0; the models are those of clients 0 and 1.
+    data = np.array([7, 1, 0])
+    assert learned(F, MODELS, data) == pytest.approx([-0.1, -0.5])
+    assert mean_forgetting(F, MODELS, data) == pytest.approx((-0.4 + 0.2 + 0.25 - 0.5) / 4)
+    assert forgotten_by_model(F, MODELS, data) == pytest.approx([(-0.4 + 0.2) / 2, (0.25 - 0.5) / 2])
+    assert forgotten_on_data(F, MODELS, data) == pytest.approx([(-0.4 + 0.25) / 2, 0.2, -0.5])
 
 
-def run(out: Path, model: nn.Module, federation: Federation, **settings) -> Run:
-    settings = {"local": ONE_STEP, "rounds": 5, "clients_per_round": 3, **settings}
-    return federate(model, federation, objective=CrossEntropy(), out=out, **settings)
+def test_a_model_whose_data_are_no_column_learned_nothing_that_can_be_measured() -> None:
+    assert np.isnan(learned(F, np.array([5, 1]))).tolist() == [True, False]
+    assert mean_learned(F, np.array([5, 1])) == pytest.approx(-0.5)
 
 
-def accuracies(model: nn.Module, federation: Federation) -> list[float]:
-    """On each client's validation data."""
-    parts = [federation.validation_indices(k) for k in range(6)]
-    with torch.no_grad():
-        guesses = [model.eval()(torch.from_numpy(X[rows])).argmax(1).numpy() for rows in parts]
-    return [float((guess == Y[rows]).mean()) for guess, rows in zip(guesses, parts)]
+def test_learned_is_the_gain_of_each_model_on_its_own_data() -> None:
+    assert learned(F, MODELS) == pytest.approx([0.4, -0.5])
 
 
-@pytest.mark.parametrize(
-    ("when", "rounds"), [({"every": 2}, [2, 4]), ({"rounds": [1, 5]}, [1, 5]), ({"every": 0}, []), ({}, [])]
-)
-def test_forgetting_is_measured_in_the_due_rounds(when: dict, rounds: list[int], tmp_path: Path) -> None:
-    made = run(tmp_path / "run", smooth(), six_clients(), forgetting=when)
-    assert sorted(made.forgetting) == rounds
-    assert [line["round"] for line in made.metrics if "forgetting" in line] == rounds
-    assert (made.path / "forgetting").exists() == bool(rounds)
+def test_drops_and_rises_are_apart() -> None:
+    # Of the four pairs 0.2, 0.1, 0.25 are drops and -0.5 is a rise.
+    assert drops_and_rises(F, MODELS) == pytest.approx((0.55 / 4, 0.5 / 4))
 
 
-def test_a_file_has_a_row_a_model_and_a_column_a_client(tmp_path: Path) -> None:
-    made = run(tmp_path / "run", smooth(), six_clients(), forgetting={"rounds": [3]})
-    with np.load(made.path / "forgetting" / "round-00003.npz") as arrays:
-        assert (arrays["before"].shape, arrays["after"].shape) == ((6,), (3, 6))
-        assert arrays["models"].tolist() == made.metrics[2]["clients"]
+def test_a_rise_does_not_hide_a_drop() -> None:
+    matrix, models = np.array([[0.0, 0.3, -0.3]]), np.array([0])
+    assert mean_forgetting(matrix, models) == pytest.approx(0)
+    assert drops_and_rises(matrix, models) == pytest.approx((0.15, 0.15))
 
 
-def test_forgetting_is_that_of_models_trained_here(tmp_path: Path) -> None:
-    federation = six_clients()
-    made = run(tmp_path / "run", smooth(), federation, rounds=1, forgetting={"every": 1})
-    clients, before, after = made.metrics[0]["clients"], accuracies(smooth(), federation), []
-    for client in clients:
-        model, rows = smooth(), federation.train_indices(client)
-        F.cross_entropy(model(torch.from_numpy(X[rows])), torch.from_numpy(Y[rows])).backward()
-        torch.optim.SGD(model.parameters(), lr=0.3).step()
-        after.append(accuracies(model, federation))
-    assert made.forgetting[1]["before"] == pytest.approx(before)
-    assert made.forgetting[1]["after"] == pytest.approx(np.array(after))
-    lost = [before[k] - row[k] for i, row in zip(clients, after) for k in range(6) if k != i]
-    assert made.metrics[0]["forgetting"] == pytest.approx(sum(lost) / (3 * 5))
-    gained = [row[i] - before[i] for i, row in zip(clients, after)]
-    assert made.metrics[0]["learned"] == pytest.approx(sum(gained) / 3)
+def test_the_standard_error_is_that_of_the_columns_means() -> None:
+    # Columns: 0.25, 0.2, -0.2. Mean 0.25/3; squared deviations (1/6)^2, (7/60)^2, (17/60)^2, their sum 0.121667.
+    deviation = (0.121666666666 / 2) ** 0.5
+    assert standard_error(F, MODELS) == pytest.approx(deviation / 3**0.5)
+    assert standard_error(F, MODELS, population=12) == pytest.approx(deviation / 3**0.5 * 0.75**0.5)
+    assert standard_error(F, MODELS, population=3) == 0
 
 
-def test_before_is_the_global_model_of_the_round_before(tmp_path: Path) -> None:
-    federation = six_clients()
-    first = run(tmp_path / "first", network(), federation, rounds=2)
-    probed = run(tmp_path / "probed", network(), federation, rounds=3, forgetting={"rounds": [3]})
-    assert probed.forgetting[3]["before"] == pytest.approx(accuracies(first.model(), federation))
+def test_one_column_has_no_standard_error() -> None:
+    assert np.isnan(standard_error(F[:, :1], np.array([3, 4])))
 
 
-def test_probing_does_not_change_the_model(tmp_path: Path) -> None:
-    models = []
-    for name, every in (("without", 0), ("with", 1)):
-        made = run(tmp_path / name, network(), six_clients(), forgetting={"every": every})
-        models.append((made.path / "model.safetensors").read_bytes())
-    assert models[0] == models[1]
+def test_classes_that_a_client_has_and_lacks_are_apart() -> None:
+    before, after = np.array([0.9, 0.5, NAN, 0.2]), np.array([[1.0, 0.1, NAN, 0.0], [0.3, 0.6, NAN, 0.2]])
+    present = np.array([[True, False, True, False], [False, True, False, True]])
+    # Present: -0.1; -0.1 and 0. Absent: 0.4 and 0.2; 0.6. Class 2 has no sample.
+    assert present_and_absent(before, after, present) == pytest.approx((-0.2 / 3, 1.2 / 3))
 
 
-def test_the_summary_is_the_mean_over_the_probed_rounds(tmp_path: Path) -> None:
-    made = run(tmp_path / "run", smooth(), six_clients(), forgetting={"every": 2})
-    told = json.loads((made.path / "summary.json").read_text())
-    for key in ("forgetting", "learned"):
-        assert told[key] == pytest.approx((made.metrics[1][key] + made.metrics[3][key]) / 2)
+def test_without_an_absent_class_nothing_absent_is_forgotten() -> None:
+    present, absent = present_and_absent(np.array([0.5]), np.array([[0.25]]), np.array([[True]]))
+    assert present == 0.25
+    assert np.isnan(absent)
 
 
-def test_without_validation_data_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="forgetting is measured on validation data"):
-        run(tmp_path / "run", smooth(), six_clients(validation=0.0), forgetting={"rounds": [5]})
-    assert not (tmp_path / "run").exists()
+def test_statistics_drift_is_the_part_of_f_that_the_sent_statistics_take_away() -> None:
+    with_global = np.array([[0.8, 0.7, 0.15], [0.5, 0.3, 0.6]])
+    drift = forgetting_matrix(BEFORE, AFTER) - forgetting_matrix(BEFORE, with_global)
+    np.testing.assert_allclose(statistics_drift(AFTER, with_global), drift, rtol=0, atol=1e-15)
+    assert statistics_drift(AFTER, with_global)[0, 1] == pytest.approx(0.1)
 
 
-def test_a_round_without_a_value_is_left_out_of_the_summary(tmp_path: Path) -> None:
-    # Client 1 has no validation data: its model can forget but not learn, and client 0's cannot forget.
-    federation = Federation.from_clients([(X[:40], Y[:40]), (X[40:43], Y[40:43])], num_classes=3)
-    made = run(tmp_path / "run", smooth(), federation, clients_per_round=1, forgetting={"every": 1})
-    assert {client for line in made.metrics for client in line["clients"]} == {0, 1}
-    told = json.loads((made.path / "summary.json").read_text())
-    for key in ("forgetting", "learned"):
-        values = [line[key] for line in made.metrics if line[key] is not None]
-        assert told[key] == pytest.approx(sum(values) / len(values))
+def test_aggregation_loses_what_the_models_had_on_average() -> None:
+    lost = lost_by_aggregation(np.array([[0.9, NAN, 0.1], [0.3, NAN, 0.7]]), np.array([0.5, NAN, 0.6]))
+    assert lost[[0, 2]] == pytest.approx([0.6 - 0.5, 0.4 - 0.6])
+    assert np.isnan(lost[1])
+
+
+def test_global_forgetting_counts_falls_only() -> None:
+    # Falls: 0.3 and none; class 2 has no sample.
+    assert global_forgetting(np.array([0.8, 0.2, NAN]), np.array([0.5, 0.6, NAN])) == pytest.approx(0.3 / 2)
+
+
+def test_global_forgetting_from_the_best_looks_at_all_rounds_before() -> None:
+    earlier = np.array([[0.9, 0.1, NAN], [0.4, 0.3, NAN]])
+    # Class 0 was best at 0.9, class 1 at 0.3, where it is better now.
+    assert global_forgetting_from_best(earlier, np.array([0.5, 0.6, NAN])) == pytest.approx((0.4 - 0.3) / 2)
+
+
+def test_group_means_leave_empty_groups_out() -> None:
+    means = group_mean(np.array([1.0, 2.0, 6.0]), np.array([2, 0, 0]), 3)
+    assert (means[0], np.isnan(means[1]), means[2]) == (4.0, True, 1.0)
+
+
+ARRAYS = {
+    "models": MODELS,
+    "data": np.array([0, 1, 2]),
+    "before": BEFORE,
+    "after": AFTER,
+    "class_before": np.array([0.6, 0.4]),
+    "class_after": np.array([[0.7, 0.1], [0.2, 0.4]]),
+    "present": np.array([[True, False], [False, True]]),
+    "after_aggregation": np.array([0.5, 0.5, 0.5]),
+}
+
+
+def test_the_metrics_of_a_probe_come_from_its_arrays() -> None:
+    assert probe_metrics(ARRAYS, population=3) == pytest.approx(
+        {
+            "forgetting": 0.05 / 4,
+            "learned": -0.1 / 2,
+            "forgotten_drops": 0.55 / 4,
+            "forgotten_rises": 0.5 / 4,
+            "forgotten_present": (-0.1 + 0.0) / 2,
+            "forgotten_absent": (0.3 + 0.4) / 2,
+            # The models' means are 0.575, 0.45 and 0.4.
+            "lost_by_aggregation": (0.075 - 0.05 - 0.1) / 3,
+        }
+    )
+
+
+def test_with_the_sent_statistics_forgetting_is_told_twice() -> None:
+    metrics = probe_metrics({**ARRAYS, "after_global_statistics": np.stack([BEFORE, BEFORE])}, population=3)
+    assert metrics["forgetting_global_statistics"] == 0
+    assert metrics["forgetting"] == pytest.approx(0.05 / 4)
+
+
+def test_on_a_sample_what_is_learned_comes_from_the_models_own_data() -> None:
+    own = {"own_before": np.array([0.5, NAN]), "own_after": np.array([0.75, NAN])}
+    metrics = probe_metrics({**ARRAYS, **own, "data": np.array([7, 8, 9])}, population=12)
+    assert metrics["learned"] == 0.25
+    # Now all six pairs count, and the columns' means are -0.075, 0.35 and -0.2.
+    assert metrics["forgetting"] == pytest.approx(0.15 / 6)
+    assert metrics["forgetting_se"] == pytest.approx(np.std([-0.075, 0.35, -0.2], ddof=1) / 2)

@@ -192,10 +192,10 @@ def test_an_evaluation_leaves_nothing_to_the_next_client() -> None:
 
 def test_a_client_leaves_the_published_model_to_evaluation() -> None:
     task = Task("evaluate", 1, 0, split="validation", stop=23)
-    expected = worker(noisy).run(task).metrics["loss"]
+    expected = worker(noisy).run(task).metrics["nll"]
     made = worker(noisy)
     train(made, 0)
-    assert (made.run(task).metrics["loss"] == expected).all()
+    assert (made.run(task).metrics["nll"] == expected).all()
 
 
 def test_training_does_not_touch_torchs_generator() -> None:
@@ -217,9 +217,12 @@ def test_the_probe_is_the_trained_model_on_the_pooled_validation_data() -> None:
     made = worker(noisy)
     result = train(made, 2, probe=True)
     source, positions = made.federation.pool("validation")
-    with torch.no_grad():
-        logits = loaded(noisy(), made)(torch.from_numpy(np.array(source.x[positions])))
-    assert (result.metrics["correct"] == (logits.argmax(1).numpy() == source.y[positions])).all()
+    # Once with the client's statistics, once with those it was sent.
+    for name, buffers in (("correct", result.buffers), ("correct_global_statistics", made.buffers)):
+        made.flat.load(result.sent["w"], buffers)
+        with torch.no_grad():
+            logits = loaded(noisy(), made)(torch.from_numpy(np.array(source.x[positions])))
+        assert (result.metrics[name] == (logits.argmax(1).numpy() == source.y[positions])).all()
     assert len(positions) == 10 + 6 + 7
 
 
@@ -246,7 +249,7 @@ def test_evaluation_does_not_depend_on_the_parts(size: int) -> None:
     made = worker(lambda: Sensitive(6, 3), federation=Federation.from_clients([test], test=test))
     whole = made.run(Task("evaluate", 1, 0, split="test", stop=1500)).metrics
     tasks = [Task("evaluate", 1, 0, split="test", start=at, stop=at + size) for at in range(0, 1500, size)]
-    for name in ("loss", "correct"):
+    for name in ("nll", "correct", "confidence"):
         assert (np.concatenate([made.run(task).metrics[name] for task in tasks]) == whole[name]).all()
 
 

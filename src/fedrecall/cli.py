@@ -31,9 +31,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option("--workers", metavar="N", help="Worker processes: a number, or auto.")(command)
-    return click.option("--engine", metavar="NAME", help="Where the clients train: auto, serial or processes.")(
-        command
-    )
+    return click.option("--engine", metavar="NAME", help="auto, serial, processes or vectorised.")(command)
 
 
 @click.group(epilog="Start with: fedrecall demo")
@@ -139,6 +137,8 @@ def show_results(summaries: dict[str, dict[str, Any]], report: Path, *, as_json:
     for name, summary in summaries.items():
         for warning in summary["warnings"]:
             click.echo(f"note: {name}: {warning}")
+    engines = dict.fromkeys(f"{summary['engine']} ({summary['workers']})" for summary in summaries.values())
+    click.echo(f"engine (workers): {', '.join(engines)}")
     click.echo(str(report))
 
 

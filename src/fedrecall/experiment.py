@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 from fedrecall import checkpoint
 from fedrecall.aggregation import Sums
 from fedrecall.algorithms.base import Population
-from fedrecall.building import build, check_outputs, least_samples
+from fedrecall.building import build, check_outputs, has_statistics, least_samples
 from fedrecall.combination import refuse_combination
 from fedrecall.config import Recipe
 from fedrecall.data.card import card
@@ -62,7 +64,8 @@ class Experiment:
         """Run all rounds in an empty folder; `watch` is shown each line of metrics. Returns the summary."""
         began = saved = time.perf_counter()
         self.folder = folder
-        warnings = self._describe()
+        self.warnings: list[str] = []
+        self._describe()
         store = ClientStore(folder.path / "clients")
         engine = self.engine
         server, buffers = self.algorithm.init(self.flat.w.clone()), self.flat.buffers()
@@ -83,7 +86,9 @@ class Experiment:
         if not self.algorithm.personal:  # else there is no one model
             self.flat.load(self.algorithm.evaluated(server), buffers)
             folder.save_model(self.flat.state_dict())
-        summary = summarise(lines, self.recipe, time.perf_counter() - began) | {"warnings": warnings}
+        summary = summarise(lines, self.recipe, time.perf_counter() - began)
+        ran = {"engine": engine.name, "workers": engine.workers, "recipe_sha256": self.digest}
+        summary |= {**ran, "warnings": self.warnings}
         folder.write_json("summary.json", summary)
         return summary
 
@@ -103,6 +108,7 @@ class Experiment:
             sums.add(result, self.algorithm)
             store.commit({result.task.client: result.state})
             work.add(result)
+            self._warn(t, result.metrics.get("note"))
             if probe:
                 probe.add(result)
         clock.append(time.perf_counter())
@@ -155,7 +161,13 @@ class Experiment:
             samples, local, least_samples(self.flat.module)
         )
 
-    def _describe(self) -> list[str]:
+    def _warn(self, t: int, warning: str | None) -> None:
+        """Once for each thing that the user should know."""
+        if warning and warning not in self.warnings:
+            self.warnings.append(warning)
+            self.folder.event("warning", t, warning)
+
+    def _describe(self) -> None:
         """Write what will be run; what the user should know of it before trusting it."""
         federation, folder = self.federation, self.folder
         partition = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
@@ -163,10 +175,8 @@ class Experiment:
         folder.write_json("environment.json", environment())
         federation.assignment.save(folder.path, federation.training_counts())
         folder.write_json("partition.json", partition)
-        warnings = list(self._warnings(partition["one_class_clients"]["count"]))
-        for warning in warnings:
-            folder.event("warning", 0, warning)
-        return warnings
+        for warning in self._warnings(partition["one_class_clients"]["count"]):
+            self._warn(0, warning)
 
     def _warnings(self, one_class_clients: int) -> Iterator[str]:
         note = self.job.objective.note(one_class_clients, self.federation.population)
@@ -175,6 +185,10 @@ class Experiment:
         late = [t for t in self.recipe.forgetting.rounds or () if t > self.recipe.rounds]
         if late:
             yield f"forgetting.rounds has {late}, but there are {self.recipe.rounds} rounds"
+        if self.recipe.local.precision == "bfloat16" and not torch.cpu._is_avx512_bf16_supported():
+            yield "local.precision is bfloat16, which this CPU has no instructions for: it is many times slower"
+        if self.recipe.batch_norm == "local" and has_statistics(self.flat.module) and not self.algorithm.personal:
+            yield "batch_norm is local: model.safetensors has the initial statistics, each client keeps its own"
 
     def _checkpoint(self, t: int, server: Tensors, buffers: Tensors, store: ClientStore) -> None:
         folder = self.folder.path / "checkpoints"

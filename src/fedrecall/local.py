@@ -149,6 +149,8 @@ class Worker:
             steps=steps,
             metrics={"loss": loss},
         )
+        if self.step.note:
+            result.metrics["note"] = self.step.note
         if task.probe:
             result.metrics |= self._probe(task)
         return result

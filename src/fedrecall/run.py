@@ -62,7 +62,7 @@ class Run:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page about this run and return where it is."""
-        from fedrecall.report.page import write_report  # matplotlib is slow to import
+        from fedrecall.report.page import write_report  # not for who only trains
 
         return write_report([self.path], Path(path) if path else self.path / "report.html")
 

@@ -31,7 +31,6 @@ def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
         "forgetting": mean("forgetting"),
         "learned": mean("learned"),
         **({} if recipe.evaluation.target is None else to_target(lines, recipe.evaluation.target)),
-        "recipe_sha256": recipe.digest(),
         "seconds": round(seconds, 3),
     }
 

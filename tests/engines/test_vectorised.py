@@ -112,7 +112,8 @@ def test_every_objective_and_norm_comes_to_the_same(objective, norm, tmp_path) -
     ids=["keep", "steps", "whole", "schedule"],
 )
 def test_unequal_sizes_and_steps_come_to_the_same(local, tmp_path) -> None:
-    assert both(tmp_path, dense("batch"), federation(), local=local) < 1e-5
+    # Not batch norm: over a last batch of two samples it blows every rounding up.
+    assert both(tmp_path, dense("layer"), federation(), local=local) < 1e-5
 
 
 def test_augmented_images_come_to_the_same(tmp_path) -> None:

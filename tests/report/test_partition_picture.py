@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedrecall.errors import InputError
-from fedrecall.report.partition_picture import _chosen, draw_partition
+from fedrecall.report.partition_picture import chosen_clients, draw_partition
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 
@@ -48,15 +48,15 @@ def test_an_unknown_format_is_refused(tmp_path):
 
 
 def test_up_to_twenty_clients_are_all_shown():
-    assert _chosen(20, most=10, seed=0).tolist() == list(range(20))
+    assert chosen_clients(20, most=10, seed=0).tolist() == list(range(20))
 
 
 def test_of_more_clients_ten_different_ones_are_chosen_by_seed():
-    chosen = _chosen(100, most=10, seed=0).tolist()
+    chosen = chosen_clients(100, most=10, seed=0).tolist()
     assert len(set(chosen)) == 10
     assert chosen == sorted(chosen)
-    assert chosen == _chosen(100, most=10, seed=0).tolist()
-    assert chosen != _chosen(100, most=10, seed=1).tolist()
+    assert chosen == chosen_clients(100, most=10, seed=0).tolist()
+    assert chosen != chosen_clients(100, most=10, seed=1).tolist()
 
 
 def test_bars_are_the_shares_of_the_classes_present(drawn):
@@ -74,7 +74,7 @@ def test_axes_say_what_they_are(drawn):
     axes = drawn(some_counts(100, 10)).axes[0]
     assert axes.get_xlabel() == "share of the client's training samples"
     assert axes.get_ylabel() == "client (10 of 100)"
-    assert [int(tick.get_text()) for tick in axes.get_yticklabels()] == _chosen(100, 10, 0).tolist()
+    assert [int(tick.get_text()) for tick in axes.get_yticklabels()] == chosen_clients(100, 10, 0).tolist()
 
 
 def test_few_classes_have_a_legend_and_many_a_colour_bar(drawn):

@@ -16,6 +16,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from fedrecall.errors import InputError
+from fedrecall.report.words import plain
 
 # Paul Tol's "muted" scheme and the grey of his "bright" one: colour-blind readers can tell them apart.
 TEN_COLOURS = (
@@ -40,11 +41,11 @@ def draw_partition(
     """
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"the picture's name is {path.name}; it must end in {', '.join(FORMATS)}")
-    shown = _chosen(len(counts), most, seed)
-    names = [_plain(name) for name in class_names or map(str, range(counts.shape[1]))]
+    shown = chosen_clients(len(counts), most, seed)
+    names = [plain(name) for name in class_names or map(str, range(counts.shape[1]))]
     figure = Figure(figsize=(7.2, 1.2 + 0.26 * len(shown)), layout="constrained")
     axes = figure.add_subplot()
-    colours = _colours(len(names))
+    colours = class_colours(len(names))
     for place, client in enumerate(shown):
         _draw_bar(axes, place, counts[client], colours)
     _label_axes(axes, shown, len(counts), title)
@@ -57,38 +58,38 @@ def draw_partition(
     figure.savefig(path, dpi=150)
 
 
-def _chosen(clients: int, most: int, seed: int) -> NDArray[np.int64]:
+def chosen_clients(clients: int, most: int, seed: int = 0) -> NDArray[np.int64]:
     if clients <= max(most, MOST_WITHOUT_CHOOSING):
         return np.arange(clients)
     return np.sort(np.random.default_rng(seed).choice(clients, most, replace=False))
 
 
-def _colours(classes: int) -> list[Any]:
+def class_colours(classes: int) -> list[Any]:
     if classes <= len(TEN_COLOURS):
         return list(TEN_COLOURS[:classes])
     return list(colormaps["viridis"](np.linspace(0, 1, classes)))
 
 
-def _plain(text: object) -> str:
-    """Text in which a dollar is a dollar, not the start of a formula."""
-    return str(text).replace("$", r"\$")
+def spans(counts: NDArray[np.integer[Any]]) -> list[tuple[int, float, float]]:
+    """One client's shares as a bar: for each class that it has, where its part starts and how wide it is."""
+    present = np.flatnonzero(counts)
+    widths = counts[present] / max(counts.sum(), 1)
+    return list(zip(present.tolist(), (np.cumsum(widths) - widths).tolist(), widths.tolist()))
 
 
 def _draw_bar(axes: Axes, place: int, counts: NDArray[np.integer[Any]], colours: list[Any]) -> None:
-    present = np.flatnonzero(counts)
-    widths = counts[present] / max(counts.sum(), 1)
-    starts = np.cumsum(widths) - widths
+    parts = spans(counts)
     axes.broken_barh(
-        list(zip(starts, widths)),
+        [(start, width) for _, start, width in parts],
         (place - 0.4, 0.8),
-        facecolors=[colours[c] for c in present],
+        facecolors=[colours[c] for c, _, _ in parts],
         edgecolors="white",
         linewidth=0.6 if len(colours) <= len(TEN_COLOURS) else 0.2,  # many thin bars would drown in white
     )
 
 
 def _label_axes(axes: Axes, shown: NDArray[np.int64], clients: int, title: str) -> None:
-    axes.set_title(_plain(title), loc="left")
+    axes.set_title(plain(title), loc="left")
     axes.set_xlabel("share of the client's training samples")
     axes.set_ylabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients:,})")
     axes.set_yticks(np.arange(len(shown)), [str(client) for client in shown])

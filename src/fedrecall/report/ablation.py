@@ -1,0 +1,93 @@
+"""Accuracy against one setting: sets of methods that differ in that setting and in nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedrecall.report.load import Tree
+from fedrecall.report.methods import Method, flattened, key_of, labels
+
+
+@dataclass
+class Series:
+    """One method at several values of a setting."""
+
+    label: str
+    method: Method  # the first of them
+    x: list[float] = field(default_factory=list)
+    mean: list[float] = field(default_factory=list)
+    sd: list[float | None] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Ablation:
+    """What is drawn against one setting."""
+
+    name: str
+    title: str
+    series: list[Series]
+
+    @property
+    def logarithmic(self) -> bool:
+        values = [x for series in self.series for x in series.x]
+        return min(values) > 0 and max(values) / min(values) >= 20
+
+
+def _fraction(flat: Tree) -> Any:
+    clients = flat.get("partition.clients")
+    return flat.get("participation") or (flat["clients_per_round"] / clients if clients else None)
+
+
+# Name, title, the keys that may differ, and the value from a flat recipe.
+AXES: list[tuple[str, str, tuple[str, ...], Callable[[Tree], Any]]] = [
+    ("alpha", "alpha (smaller: more skewed)", ("partition.alpha",), lambda flat: flat.get("partition.alpha")),
+    ("fraction", "fraction of clients in a round", ("participation", "clients_per_round"), _fraction),
+    ("steps", "local steps", ("local.steps",), lambda flat: flat.get("local.steps")),
+    ("epochs", "local epochs", ("local.epochs",), lambda flat: flat.get("local.epochs")),
+    ("rate", "local learning rate", ("local.lr",), lambda flat: flat.get("local.lr")),
+]
+
+
+def ablations(methods: list[Method]) -> list[Ablation]:
+    """One for each setting in which at least two methods differ, and differ in it alone."""
+    found = []
+    for name, title, keys, value in AXES:
+        sets: dict[str, list[tuple[float, Method]]] = {}
+        for method in methods:
+            flat = flattened(method.recipe)
+            x = value(flat)
+            if isinstance(x, int | float) and method.values("final_accuracy"):
+                rest = key_of({key: inner for key, inner in flat.items() if key not in keys})
+                sets.setdefault(rest, []).append((float(x), method))
+        several = [points for points in sets.values() if len({x for x, _ in points}) > 1]
+        if several:
+            names = labels([_without(points[0][1].recipe, keys) for points in several])
+            series = [_series(label, points) for label, points in zip(names, several)]
+            found.append(Ablation(name, title, series))
+    return found
+
+
+def _without(recipe: Tree, keys: tuple[str, ...]) -> Tree:
+    found: Tree = {}
+    for section, value in recipe.items():
+        if isinstance(value, dict):
+            found[section] = {key: inner for key, inner in value.items() if f"{section}.{key}" not in keys}
+        elif section not in keys:
+            found[section] = value
+    return found
+
+
+def _series(label: str, points: list[tuple[float, Method]]) -> Series:
+    series = Series(label, points[0][1])
+    for x, method in sorted(points, key=lambda point: point[0]):
+        values = method.values("final_accuracy")
+        series.x.append(x)
+        series.mean.append(float(np.mean(values)))
+        series.sd.append(float(np.std(values, ddof=1)) if len(values) > 1 else None)
+        series.seeds.append(len(values))
+    return series

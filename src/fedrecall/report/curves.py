@@ -1,0 +1,84 @@
+"""Metrics over the rounds: the mean over a method's seeds with a band, thinned to what a screen can show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedrecall.report.methods import Method
+
+LAST = 100  # points at the end that are never thinned out: the final accuracy is made of them
+MOST = 300  # points before those
+
+# Okabe and Ito's colours without the two that are faint on white or on black, and an olive: colour-blind readers
+# can tell them apart. Seven colours and four dashes in turn are 28 different lines, also in grey.
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933")
+DASHES = ("solid", "dash", "dot", "dashdot")
+GREY = "#888888"  # of bounds
+
+
+@dataclass
+class Curve:
+    """A metric of one method: its mean over the seeds, and mean -+ standard deviation where there are several."""
+
+    rounds: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+    seeds: int
+
+
+def curve(method: Method, key: str) -> Curve | None:
+    """None where the method has not measured it."""
+    rounds, values = method.curve(key)
+    if not len(rounds):
+        return None
+    mean = values.mean(axis=0)
+    if len(values) == 1:
+        return Curve(rounds, mean, None, None, 1)
+    deviation = values.std(axis=0, ddof=1)
+    return Curve(rounds, mean, mean - deviation, mean + deviation, len(values))
+
+
+def thinned(drawn: Curve, most: int = MOST, last: int = LAST) -> Curve:
+    """Fewer points: all of the last ones, and before them the lowest and the highest of each stretch.
+
+    Keeping both extremes of a stretch, a spike stays to be seen, which every n-th point would lose.
+    """
+    kept = kept_points(drawn.mean, most, last)
+    low = None if drawn.low is None else drawn.low[kept]
+    high = None if drawn.high is None else drawn.high[kept]
+    return Curve(drawn.rounds[kept], drawn.mean[kept], low, high, drawn.seeds)
+
+
+def kept_points(values: np.ndarray, most: int = MOST, last: int = LAST) -> np.ndarray:
+    """The places that are kept, in order.
+
+    >>> kept_points(np.array([0.0, 1, 9, 1, 0, 1, 1, 1]), most=4, last=2).tolist()
+    [0, 2, 3, 4, 6, 7]
+    """
+    first = len(values) - last
+    if first <= most:
+        return np.arange(len(values))
+    kept = {0, *range(first, len(values))}
+    for stretch in np.array_split(np.arange(first), max(most // 2, 1)):
+        kept |= {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}
+    return np.array(sorted(kept))
+
+
+def look(position: int, method: Method) -> tuple[str, str]:
+    """The colour and the dash of a method's lines, everywhere on the page and in the figures."""
+    if method.bound:
+        return GREY, "dot" if method.recipe["algorithm"]["name"] == "local_only" else "dash"
+    return COLOURS[position % len(COLOURS)], DASHES[position % len(DASHES)]
+
+
+def measured(methods: list[Method]) -> list[str]:
+    """The metrics that any of the runs has measured, in the order of their first line."""
+    found: dict[str, None] = {}
+    for method in methods:
+        for run in method.runs:
+            for line in run.metrics:
+                found.update(dict.fromkeys(line))
+    return [key for key in found if key not in ("round", "clients")]

@@ -1,0 +1,98 @@
+"""What a reader should know before trusting the numbers of a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedrecall.report.load import RunData, is_number
+from fedrecall.report.methods import Method, blocks, same_seeds
+from fedrecall.report.words import counted, listed, percent
+
+CLAIM = 0.01  # the difference that readers like to speak of
+
+
+@dataclass(frozen=True)
+class Warning:
+    """A sentence and whom it is about."""
+
+    text: str
+    about: tuple[str, ...]
+
+
+def warnings(methods: list[Method]) -> list[Warning]:
+    """Each sentence once, with the methods it holds for."""
+    found: dict[str, list[str]] = {}
+    for method in methods:
+        for text in dict.fromkeys(_of_method(method)):
+            found.setdefault(text, []).append(method.label)
+    everywhere = len(methods)
+    result = [Warning(text, tuple(about) if len(about) < everywhere else ()) for text, about in found.items()]
+    return result + [Warning(text, ()) for text in _of_all(methods)]
+
+
+def _of_method(method: Method) -> Iterator[str]:
+    for run in method.runs:
+        yield from _unfinished(run)
+        yield from _diverged(run)
+        yield from _one_class(run)
+        for event in run.events:
+            if event.get("event") != "warning":
+                yield f"round {event.get('round', '?')}, {event.get('event')}: {event.get('message', '')}"
+            elif event.get("message"):
+                yield f"{str(event['message']).rstrip('.')}."
+    for run in method.repeats:
+        yield f"{run.path} has the seeds of another run of the same method: it is a repeat, and not counted again."
+
+
+def _unfinished(run: RunData) -> Iterator[str]:
+    if not run.finished:
+        total = run.recipe.get("rounds", "?")
+        yield (
+            f"{run.path} is still going or was stopped: what is shown is its first {run.rounds_done} of {total} "
+            "rounds, and it does not compete."
+        )
+
+
+def _diverged(run: RunData) -> Iterator[str]:
+    if run.diverged:
+        yield f"{run.path} diverged: in round {run.diverged} the training loss was not a number."
+    accuracy, classes = run.summary.get("final_accuracy"), run.card.get("classes")
+    if is_number(accuracy) and is_number(classes) and accuracy <= 1.2 / classes:
+        yield f"{run.path} ended with an accuracy of {percent(accuracy)}, no better than guessing."
+
+
+def _one_class(run: RunData) -> Iterator[str]:
+    count = run.card.get("one_class_clients", {}).get("count", 0)
+    said = any("one class" in str(event.get("message")) for event in run.events)  # by the run, in better words
+    if count and not said:
+        yield f"{counted(count, 'client')} of {run.card['clients']} have one class only."
+
+
+def _few_samples(methods: list[Method]) -> Iterator[str]:
+    """The half-width of a 95 % interval around an accuracy, from the number of samples alone; the widest."""
+    widest: dict[tuple[int, float], float] = {}
+    for run in (run for method in methods for run in method.runs):
+        samples = run.card.get("samples", {}).get("validation")
+        _, values = run.curve("val_accuracy")
+        if is_number(samples) and samples > 0 and len(values):
+            p = min(max(float(values[-1]), 0.05), 0.95)
+            key = int(samples), float(run.card.get("validation_size", {}).get("median", 0))
+            widest[key] = max(widest.get(key, 0), 1.96 * math.sqrt(p * (1 - p) / samples))
+    for (samples, each), half in widest.items():
+        if half > CLAIM:
+            yield (
+                f"Too few validation samples for a 1 % claim: with {samples:,} in all, an accuracy on them is "
+                f"known to ±{100 * half:.1f} points; with about {each:.0f} a client, a single F[i, k] is coarse."
+            )
+
+
+def _of_all(methods: list[Method]) -> Iterator[str]:
+    yield from _few_samples(methods)
+    rivals = [method for method in methods if not method.bound]
+    if len(rivals) > 1 and all(len(method.runs) == 1 for method in rivals):
+        yield "One seed each: part of a difference between methods may be chance."
+    for block in blocks(methods):
+        if len(block) > 1 and not same_seeds(block):
+            yield f"The seeds of {listed(method.label for method in block)} are not the same."
