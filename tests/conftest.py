@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from fedrecall import cli
 
@@ -16,6 +17,12 @@ def a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDRECALL_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tensors as small as those of tests are not worth a second thread, and other tests run beside."""
+    torch.set_num_threads(1)
 
 
 @dataclass

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +19,6 @@ SHIFTS = (0.0, 5.0)  # the clients' features lie apart, so that it matters whose
 TRAIN = (48, 80)
 LR, STEPS = 0.2, 2
 W = 16 + 16 + 32 + 16  # floats of the vector: 6 and 6 of batch norm, 18 and 3 of the head, padded to 64 bytes
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network() -> nn.Sequential:

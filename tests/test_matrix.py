@@ -6,7 +6,6 @@ import copy
 import functools
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -45,14 +44,6 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.norm(self.conv(x)))
         return self.head(self.drop(nn.functional.max_pool2d(x, 2).flatten(1)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +14,6 @@ from torch.nn import functional as F
 from fedrecall import CrossEntropy, Federation, Iid, Images, Local, federate
 from fedrecall.models import lenet, mlp
 from fedrecall.rng import Shuffle
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def images() -> tuple[np.ndarray, np.ndarray, nn.Module]:

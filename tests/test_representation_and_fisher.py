@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,14 +14,6 @@ from fedrecall import CrossEntropy, FedCurv, Federation, InputError, Local, Moon
 from fedrecall.fisher import fisher
 from fedrecall.representation import Representation
 from fedrecall.vector import FlatModel
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

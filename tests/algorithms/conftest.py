@@ -200,14 +200,6 @@ class Quadratic(Lab):
         return model
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory) -> Callable[..., Lab]:
     def make(sizes, **settings) -> Lab:

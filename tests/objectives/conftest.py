@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -26,15 +26,6 @@ EVERY = {
     "fedvls": FedVLS(),
     "fedvls strong": FedVLS(lam=0.7, suppress=0.4),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tensors of thirty numbers are not worth a second thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=list(EVERY.values()), ids=list(EVERY))
