@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 
 import pytest
 import torch
@@ -134,6 +135,27 @@ class Counting(nn.Linear):
         return super().forward(x.flatten(1)) * self.calls
 
 
+class Remembering(nn.Linear):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.seen: list[float] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(0.0)
+        return super().forward(x.flatten(1))
+
+
+class Showing(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = super().forward(x.flatten(1))
+        return self.last
+
+
+class Drawing(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1)) * random.choice([1.0, 1.0])
+
+
 class Deciding(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         logits = super().forward(x.flatten(1))
@@ -151,7 +173,14 @@ class Hiding(nn.Linear):
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [(Counting, "changes an attribute"), (Deciding, "RuntimeError|Error"), (Hiding, "keeps a tensor")],
+    [
+        (Counting, "changes an attribute"),
+        (Remembering, "changes an attribute"),
+        (Showing, "changes an attribute"),
+        (Drawing, "draws random numbers"),
+        (Deciding, "RuntimeError|Error"),
+        (Hiding, "keeps a tensor"),
+    ],
 )
 @pytest.mark.parametrize("how", ["exact", "fast"])
 def test_what_is_not_the_same_every_time_stays_eager_and_says_why(kind, reason, how, traced) -> None:

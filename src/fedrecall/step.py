@@ -6,11 +6,13 @@ also pad channels: other roundings, the same on every engine.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -100,12 +102,14 @@ class Step:
 
     def _first_traced(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
         """An eager step, and a traced one from the same state; the traced one stays if they agree."""
-        start, attributes = Snapshot.of(self.flat), plain_attributes(self.flat.module)
+        start, outside = Snapshot.of(self.flat), outside_torch(self.flat.module)
         loss = self._eager(x, target, client, compared)
         eager = Snapshot.of(self.flat)
         try:
-            if plain_attributes(self.flat.module) != attributes:
-                raise UntraceableError("its forward changes an attribute of the module")
+            if outside_torch(self.flat.module) != outside:
+                raise UntraceableError(
+                    "its forward changes an attribute of a module or draws random numbers itself"
+                )
             start.restore(self.flat)
             graph = Traced(self, x, target, client, compared)
             start.restore(self.flat)
@@ -209,14 +213,17 @@ def floats(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
     return [(ours.double(), theirs.double()) for ours, theirs in pairs]
 
 
-def plain_attributes(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    """Numbers and words that the modules hold: if a forward changes them, it is not the same every time."""
-    return [
-        (f"{name}.{key}", value)
-        for name, inner in module.named_modules()
-        for key, value in vars(inner).items()
-        if isinstance(value, int | float | str)
-    ]
+def outside_torch(module: torch.nn.Module) -> list[Any]:
+    """What a forward may change that no graph records: attributes of the modules, Python's and NumPy's generators.
+
+    A forward that does is not the same every time, or does something for somebody else to see.
+    """
+    found: list[Any] = [random.getstate(), np.random.get_state()[2], bytes(np.random.get_state()[1])]  # noqa: NPY002
+    for inner in module.modules():
+        for key, value in vars(inner).items():
+            same = value if isinstance(value, int | float | str) else id(value)
+            found.append((key, same, len(value) if isinstance(value, list | dict | set) else 0))
+    return found
 
 
 def precision(local: Local) -> AbstractContextManager[Any]:
