@@ -54,7 +54,7 @@ class Images:
                 f"the image batch is {batch.dtype} of shape {tuple(batch.shape)}, "
                 f"expected torch.uint8 of shape (B, H, W, {len(self.mean)})."
             )
-        if generator is not None and (self.crop_padding or self.flip):
+        if generator is not None and self.is_random:
             # Several generators: each draws for its equal part of the batch.
             each = generator if isinstance(generator, list) else [generator]
             draws = [self.draw(len(batch) // len(each), one) for one in each]
@@ -64,6 +64,11 @@ class Images:
             if self.flip:
                 batch = _mirror(batch, mirrored)
         return self._normalise(batch)
+
+    @property
+    def is_random(self) -> bool:
+        """Does training look at an image in more than one way?"""
+        return self.crop_padding > 0 or self.flip
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Each crop's top and left edge in the padded image, and 1 where the crop is mirrored.

@@ -17,6 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from fedrecall.building import build, least_samples, model_input
 from fedrecall.data.federation import Federation
+from fedrecall.data.transform import Generators, Images
 from fedrecall.engines.base import Job, Row, Task
 from fedrecall.frozen import Frozen
 from fedrecall.local import steps_per_epoch
@@ -49,6 +50,7 @@ class Trained:
 class Plan:
     """The samples of every step of a group of clients."""
 
+    indices: list[np.ndarray]  # of each client's training samples
     positions: np.ndarray  # [clients, samples of all steps]
     sizes: list[int]  # of each step's batch, the same for all
     steps: np.ndarray  # [clients]: how many of the steps a client takes
@@ -66,6 +68,7 @@ class Cohort:
         needs = job.algorithm.needs | job.objective.needs
         self._sent = Frozen(job, federation) if needs & {"teacher", "features"} else None
         self._mapped: dict[tuple[torch.Size, ...], Mapped] = {}
+        self._random = isinstance(federation.transform, Images) and federation.transform.is_random
         self._buffers = {**self.flat.float_buffers, **self.flat.int_buffers}
 
     def train(self, tasks: Sequence[Task], states: list[Tensors], server: Tensors, buffers: Tensors) -> Trained:
@@ -78,8 +81,10 @@ class Cohort:
         g, velocity = torch.zeros_like(w), torch.zeros_like(w) if local.momentum else None
         common = set.intersection(*(set(state) for state in states))
         state = {name: torch.stack([state[name] for state in states]) for name in common}
-        client = self._prepared(tasks)
-        augment = [torch_stream(job.seed, "augment", task.round, task.client) for task in tasks]
+        client = self._prepared(plan.indices)
+        augment = (
+            [torch_stream(job.seed, "augment", task.round, task.client) for task in tasks] if self._random else []
+        )
         if self._sent:
             self._sent.load(server["w"], buffers)
         total, start = torch.zeros(len(tasks)), 0
@@ -89,7 +94,8 @@ class Cohort:
             active = torch.from_numpy(plan.steps > s)
             x, target = self._batch(positions, augment)
             loss, new_b, new_i = self._gradient(x, target, w, g, b, i, client)
-            g.add_(w, alpha=local.weight_decay)
+            if local.weight_decay:
+                g.add_(w, alpha=local.weight_decay)
             job.algorithm.correct(g, w, server, state)
             update = g if velocity is None else velocity.mul_(local.momentum).add_(g)
             if active.all():
@@ -100,7 +106,7 @@ class Cohort:
                 w.addcmul_(update, active[:, None].to(w.dtype), value=-tasks[0].lr)
                 total += torch.where(active, loss, 0.0)
                 b, i = torch.where(active[:, None], new_b, b), torch.where(active[:, None], new_i, i)
-        samples = [len(self.federation.trained_on(task.client)) for task in tasks]
+        samples = [len(part) for part in plan.indices]
         mean = total / torch.from_numpy(plan.steps).clamp(min=1)
         return Trained(tasks, w, {"b": b, "i": i}, samples, plan.steps.tolist(), mean)
 
@@ -134,19 +140,22 @@ class Cohort:
                 positions[rows, start:stop] = np.take_along_axis(own, order, axis=1)[:, : stop - start]
                 start = stop
             positions[rows, start:] = own[:, :1]  # of steps that these clients do not take
-        return Plan(positions, sizes, steps)
+        return Plan(indices, positions, sizes, steps)
 
-    def _prepared(self, tasks: Sequence[Task]) -> Tensors:
+    def _prepared(self, indices: list[np.ndarray]) -> Tensors:
         """What the objective knows of each client's labels, a row each."""
-        labels = [self.federation.labels(task.client) for task in tasks]
-        counts, beta = torch.stack([part.counts for part in labels]), torch.stack([part.beta for part in labels])
+        clients, classes = len(indices), self.federation.num_classes
+        owner = np.repeat(np.arange(clients), [len(part) for part in indices])
+        cells = owner * classes + self.federation.train.y[np.concatenate(indices)]
+        counts = torch.from_numpy(np.bincount(cells, minlength=clients * classes)).view(clients, classes)
+        beta = (counts.double() / counts.sum(1, keepdim=True)).float()
         prepared: Tensors = vmap(lambda c, b: self.job.objective.prepare(Labels(c, b)))(counts, beta)
         return prepared
 
-    def _batch(self, positions: np.ndarray, augment: list[torch.Generator]) -> tuple[Tensor, Tensor]:
+    def _batch(self, positions: np.ndarray, augment: Generators) -> tuple[Tensor, Tensor]:
         clients, size = positions.shape
         x, target = self.federation.train.gather(torch.from_numpy(positions.reshape(-1)))
-        x = model_input(self.federation.transform(x, augment), self.flat.w.dtype)
+        x = model_input(self.federation.transform(x, augment or None), self.flat.w.dtype)
         return x.view(clients, size, *x.shape[1:]), target.view(clients, size)
 
     def _compared(self, x: Tensor) -> Compared:

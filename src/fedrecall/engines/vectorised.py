@@ -21,7 +21,7 @@ from fedrecall.local import Worker
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
 
-CLIENTS = 64  # of one batch of models: their vectors and samples should stay in the cache
+CLIENTS = 128  # of one batch of models: enough to be worth the calls, and their vectors still fit the cache
 
 
 class Vectorised:
