@@ -227,8 +227,8 @@ class Federation:
     def labels(self, client: int) -> Labels:
         """Counts and shares of the classes among the client's training samples."""
         counts = np.bincount(self.train.y[self.trained_on(client)], minlength=self.num_classes)
-        counts_tensor = torch.from_numpy(counts.astype(np.int64))
-        return Labels(counts_tensor, (counts_tensor.double() / counts_tensor.sum()).float())
+        shares = (counts / counts.sum()).astype(np.float32)
+        return Labels(torch.from_numpy(counts), torch.from_numpy(shares))
 
     def beta(self, client: int) -> torch.Tensor:
         """The share of each class in the client's training labels."""
