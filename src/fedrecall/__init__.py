@@ -25,6 +25,7 @@ from fedrecall.algorithms import (
 from fedrecall.data.federation import Federation
 from fedrecall.data.partition import Classwise, Dirichlet, Iid, Natural, Shards
 from fedrecall.data.transform import Images, Plain
+from fedrecall.diagnosing import Diagnosis, diagnose
 from fedrecall.errors import InputError
 from fedrecall.losses import WSMLoss, class_proportions, reweighted_cross_entropy
 from fedrecall.objectives import WSM, CrossEntropy, FedLC, FedNTD, FedRS, FedVLS, Labels, Mask, Objective
@@ -39,6 +40,7 @@ __all__ = [
     "Centralised",
     "Classwise",
     "CrossEntropy",
+    "Diagnosis",
     "Dirichlet",
     "FedAdagrad",
     "FedAdam",
@@ -74,6 +76,7 @@ __all__ = [
     "WSMLoss",
     "__version__",
     "class_proportions",
+    "diagnose",
     "federate",
     "reweighted_cross_entropy",
 ]

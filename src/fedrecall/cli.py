@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -12,52 +11,28 @@ from rich.console import Console
 
 from fedrecall import config
 from fedrecall.cli_data import data as data_commands
+from fedrecall.cli_diagnose import diagnose as diagnose_command
+from fedrecall.cli_options import (
+    OPEN,
+    data_option,
+    engine_options,
+    execution,
+    json_option,
+    out_option,
+    quiet_option,
+    recipe_argument,
+    settings_argument,
+    words_of,
+)
 from fedrecall.cli_report import report as report_command
 from fedrecall.errors import InputError, nearest
 from fedrecall.version import __version__
-
-# Settings of the recipe may follow as key=value, --key value or --key=value, so unknown options are let through.
-OPEN = {"ignore_unknown_options": True}
-
-recipe_argument = click.argument("recipe")
-settings_argument = click.argument("settings", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=VALUE]...")
-out_option = click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The folder to write to.")
-data_option = click.option(
-    "--data", metavar="DIR", help="Where data sets lie (default: the variable FEDRECALL_DATA)."
-)
-quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-
-
-def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option("--workers", metavar="N", help="Worker processes: a number, or auto.")(command)
-    return click.option("--engine", metavar="NAME", help="auto, serial, processes or vectorised.")(command)
 
 
 @click.group(epilog="Start with: fedrecall demo")
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def fedrecall() -> None:
     """Federated learning on clients whose labels differ, without the forgetting."""
-
-
-def words_of(settings: tuple[str, ...]) -> list[str]:
-    """`--key value` and `--key=value` as `key=value`."""
-    found, left = [], list(settings)
-    while left:
-        word = left.pop(0)
-        if not word.startswith("--"):
-            found.append(word)
-        elif "=" in word:
-            found.append(word[2:])
-        elif left and not left[0].startswith("--"):
-            found.append(f"{word[2:]}={left.pop(0)}")
-        else:
-            raise InputError(f"the setting {word!r} has no value; '{word} VALUE' was expected")
-    return found
-
-
-def execution(**given: str | None) -> config.Tree:
-    return {"execution": {key: value for key, value in given.items() if value is not None}}
 
 
 @fedrecall.command(context_settings=OPEN, epilog="Example: fedrecall demo seed=3 partition.alpha=0.05")
@@ -247,6 +222,7 @@ def copy_recipe(recipe: str, target: Path | None) -> None:
 
 fedrecall.add_command(data_commands)
 fedrecall.add_command(report_command)
+fedrecall.add_command(diagnose_command)
 
 
 def fail(message: str) -> NoReturn:

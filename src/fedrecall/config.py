@@ -207,7 +207,7 @@ def place(tree: Tree, path: list[str], value: Any, key: str) -> None:
         tree = inner
     last = path[-1]
     if isinstance(tree.get(last), dict) and isinstance(value, str):  # objective.tau=0.5 objective=wsm
-        value = {"name": value, **tree[last]}
+        value = {**tree[last], "name": value}
     tree[last] = value
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedrecall import Classwise, Federation, InputError, Local, federate
+from fedrecall import Classwise, Federation, InputError, Local, Scaffold, federate
 from fedrecall.errors import ClientError
 
 
@@ -199,3 +199,19 @@ def test_the_engine_removes_its_folder(federation, tmp_path, monkeypatch) -> Non
     (tmp_path / "tmp").mkdir()
     train(net(), federation, tmp_path / "run", engine="processes", workers=1, rounds=1)
     assert list((tmp_path / "tmp").glob("fedrecall-engine-*")) == []
+
+
+def test_results_of_any_size_come_through_the_same_slot(tmp_path) -> None:
+    # Evaluations, which send no vectors, before models of more than a page, by workers in any order.
+    random = np.random.default_rng(0)
+    clients = [(random.normal(size=(12, 600)).astype(np.float32), random.integers(0, 3, 12)) for _ in range(20)]
+    federation, model = Federation.from_clients(clients, num_classes=3, validation=0.5), nn.Linear(600, 3)
+    files = []
+    for engine, workers in (("serial", 1), ("processes", 2), ("processes", 3)):
+        run = federate(
+            model, federation, algorithm=Scaffold(), rounds=3, clients_per_round=7, forgetting={"every": 1},
+            engine=engine, workers=workers, out=tmp_path / f"{engine}-{workers}",
+            local={"epochs": 1, "batch_size": 4, "lr": 0.1}, evaluation={"every": 1},
+        )  # fmt: skip
+        files.append((run.path / "metrics.jsonl").read_bytes())
+    assert files[0] == files[1] == files[2]

@@ -6,6 +6,7 @@ and go through boxes.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import sys
@@ -56,7 +57,9 @@ def serve(connection: Connection, worker: Worker, folder: Path) -> None:
             worker.publish(server, buffers)
         else:
             tasks, slot = rest
-            connection.send(answer(worker, tasks, results.setdefault(slot, Box(folder, f"result-{slot}"))))
+            # Of this worker's own: another may fill the same slot in another round, with more.
+            box = results.setdefault(slot, Box(folder, f"result-{os.getpid()}-{slot}"))
+            connection.send(answer(worker, tasks, box))
 
 
 def answer(worker: Worker, tasks: list[Task], box: Box) -> tuple[object, ...]:

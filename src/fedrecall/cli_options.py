@@ -1,0 +1,48 @@
+"""What several commands share: their options, and the settings of a recipe that may follow them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedrecall.errors import InputError
+
+# Settings of the recipe may follow as key=value, --key value or --key=value, so unknown options are let through.
+OPEN = {"ignore_unknown_options": True}
+
+recipe_argument = click.argument("recipe")
+settings_argument = click.argument("settings", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=VALUE]...")
+out_option = click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The folder to write to.")
+data_option = click.option(
+    "--data", metavar="DIR", help="Where data sets lie (default: the variable FEDRECALL_DATA)."
+)
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option("--workers", metavar="N", help="Worker processes: a number, or auto.")(command)
+    return click.option("--engine", metavar="NAME", help="auto, serial, processes or vectorised.")(command)
+
+
+def words_of(settings: tuple[str, ...]) -> list[str]:
+    """`--key value` and `--key=value` as `key=value`."""
+    found, left = [], list(settings)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--"):
+            found.append(word)
+        elif "=" in word:
+            found.append(word[2:])
+        elif left and not left[0].startswith("--"):
+            found.append(f"{word[2:]}={left.pop(0)}")
+        else:
+            raise InputError(f"the setting {word!r} has no value; '{word} VALUE' was expected")
+    return found
+
+
+def execution(**given: str | None) -> dict[str, Any]:
+    return {"execution": {key: value for key, value in given.items() if value is not None}}
