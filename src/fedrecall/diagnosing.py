@@ -24,7 +24,6 @@ from fedrecall.engines.base import Job
 from fedrecall.errors import InputError
 from fedrecall.experiment import Experiment
 from fedrecall.objectives import OBJECTIVES, WSM, CrossEntropy, Objective
-from fedrecall.progress import ProgressLine
 from fedrecall.record import RunFolder, finite
 from fedrecall.run import Run, copies_of, described
 from fedrecall.settings import Local
@@ -148,6 +147,8 @@ def examine(
     quiet: bool = True,
 ) -> Diagnosis:
     """Both rounds and what they say; nothing is written before all that can be checked is."""
+    from fedrecall.progress import ProgressLine  # rich draws random numbers when it is imported
+
     count = how_many(recipe, federation.population, clients)
     refuse_unmeasurable(federation)
     check_start(recipe, make_model, federation, start)
