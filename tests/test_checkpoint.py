@@ -46,7 +46,8 @@ def test_a_note_has_the_round_and_the_checksum(tmp_path) -> None:
 
 def test_the_table_of_client_states_is_there(tmp_path) -> None:
     state = {"w": torch.ones(3), "c": torch.zeros(3)}
-    checkpoint.save(tmp_path / "c", 5, state, {"b": torch.zeros(0)}, {7: 5, 2: 3, 4: 0}, "digest")
+    point = checkpoint.Checkpoint(5, state, {"b": torch.zeros(0)}, {7: 5, 2: 3, 4: 0}, "digest")
+    checkpoint.save(tmp_path / "c", point)
     saved = load_file(tmp_path / "c" / "round-000005.safetensors")
     assert saved["versions"].tolist() == [[2, 3], [7, 5]]
     assert set(saved) == {"server.w", "server.c", "buffers.b", "versions"}

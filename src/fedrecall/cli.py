@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,7 +27,8 @@ from fedrecall.cli_options import (
     words_of,
 )
 from fedrecall.cli_report import report as report_command
-from fedrecall.errors import InputError, nearest
+from fedrecall.cli_resume import resume as resume_command
+from fedrecall.errors import InputError, Interrupted, nearest
 from fedrecall.version import __version__
 
 
@@ -221,6 +224,7 @@ def copy_recipe(recipe: str, target: Path | None) -> None:
 
 
 fedrecall.add_command(data_commands)
+fedrecall.add_command(resume_command)
 fedrecall.add_command(report_command)
 fedrecall.add_command(diagnose_command)
 
@@ -246,6 +250,8 @@ def usage_sentence(error: click.UsageError) -> str:
 
 def main() -> None:
     """The console script."""
+    with contextlib.suppress(ValueError):  # not in the main thread: then whoever has it decides
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: a checkpoint, then the end
     try:
         fedrecall.main(prog_name="fedrecall", standalone_mode=False)
     except InputError as error:
@@ -255,8 +261,9 @@ def main() -> None:
             error.show()
             raise SystemExit(2) from None
         fail(usage_sentence(error))
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("fedrecall: stopped", err=True)
+    except (KeyboardInterrupt, click.Abort) as stop:
+        reason = stop.__cause__ if isinstance(stop, click.Abort) else stop  # click raises its own instead
+        click.echo(f"fedrecall: {reason if isinstance(reason, Interrupted) else 'stopped'}", err=True)
         raise SystemExit(130) from None
 
 

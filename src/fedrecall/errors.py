@@ -17,6 +17,10 @@ class ClientError(RuntimeError):
     """A client's work failed in a worker process; the message has the round, the client and what happened."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped from outside, after a checkpoint; the message says after which round and how to go on."""
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """The nearest right name as the end of a sentence, or what there is to choose from.
 

@@ -44,6 +44,14 @@ class Evaluator:
             if wanted and not self.has_validation:
                 raise InputError(f"evaluation.{key} is measured on validation data, and partition.validation is 0")
 
+    def recall(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Take up the history of a run that is resumed, from its lines of clients.jsonl."""
+        self._classes = []
+        for line in lines:
+            classes = line.get("val_class_accuracy")
+            if classes is not None:
+                self._global_forgetting(np.array([np.nan if value is None else value for value in classes]))
+
     def evaluates(self, t: int) -> bool:
         """Is it an evaluated round?"""
         return t % self.recipe.evaluation.every == 0 or t == self.recipe.rounds

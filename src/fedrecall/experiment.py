@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,19 +14,20 @@ from fedrecall import checkpoint
 from fedrecall.aggregation import Sums
 from fedrecall.algorithms.base import Population
 from fedrecall.building import build, check_outputs, has_statistics, least_samples
+from fedrecall.checkpoint import Checkpoint
 from fedrecall.combination import refuse_combination
 from fedrecall.config import Recipe
 from fedrecall.data.card import card
 from fedrecall.data.federation import EVERYONE, Federation
-from fedrecall.engines.base import Engine, Job, Task
+from fedrecall.engines.base import Job, Task
 from fedrecall.engines.choice import choose
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, Interrupted
 from fedrecall.evaluation import Evaluator
 from fedrecall.local import steps_per_epoch
 from fedrecall.local_work import LocalWork, Updates, flops_per_sample
 from fedrecall.own_metrics import Metric
 from fedrecall.probes import Probes
-from fedrecall.record import RunFolder, environment
+from fedrecall.record import RunFolder, environment, read_lines
 from fedrecall.rng import stream
 from fedrecall.store import ClientStore
 from fedrecall.summary import summarise
@@ -60,53 +62,103 @@ class Experiment:
         self.probes = Probes(recipe, federation, self.evaluator)
         self.flops_per_sample = flops_per_sample(self.flat, federation)
 
-    def run(self, folder: RunFolder, watch: Watch | None = None) -> dict[str, Any]:
-        """Run all rounds in an empty folder; `watch` is shown each line of metrics. Returns the summary."""
-        began = saved = time.perf_counter()
-        self.folder = folder
-        self.warnings: list[str] = []
-        self._describe()
+    def run(
+        self,
+        folder: RunFolder,
+        watch: Watch | None = None,
+        start: Checkpoint | None = None,
+        notes: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Run all rounds in an empty folder, or those after a checkpoint; `watch` is shown each line of metrics.
+
+        Returns the summary. Whatever stops it, the rounds that are done stay resumable.
+        """
+        self.folder, self.warnings = folder, list[str]()
+        folder.lock()
+        began = time.perf_counter()
         store = ClientStore(folder.path / "clients")
-        engine = self.engine
-        server, buffers = self.algorithm.init(self.flat.w.clone()), self.flat.buffers()
-        lines = []
-        engine.open(self.job, self.federation, store)
+        self.done = self._first(start)
+        lines = self._go_on(store) if start else self._describe()
+        for note in notes:
+            self._warn(self.done.round, note)
+        self.saved, saved_at = self.done.round, began
+        ending = "failed"
         try:
-            for t in range(1, self.recipe.rounds + 1):
-                server, buffers, line = self._round(t, engine, store, server, buffers)
+            self.engine.open(self.job, self.federation, store)
+        except BaseException:
+            folder.close()
+            raise
+        try:
+            for t in range(self.done.round + 1, self.recipe.rounds + 1):
+                self.done, line = self._round(t, store, self.done)
                 lines.append(line)
-                if t == self.recipe.rounds or self.recipe.checkpoint.due(t, time.perf_counter() - saved):
-                    self._checkpoint(t, server, buffers, store)
-                    saved = time.perf_counter()
+                if t == self.recipe.rounds or self.recipe.checkpoint.due(t, time.perf_counter() - saved_at):
+                    self._save(store)
+                    saved_at = time.perf_counter()
                 if watch:
                     watch(line)
+            ending = "finished"
+        except KeyboardInterrupt:
+            ending = "interrupted"
+            raise Interrupted(
+                f"stopped after round {self.done.round}; go on with: fedrecall resume {folder.path}"
+            ) from None
         finally:
-            engine.close()
+            self.engine.close()
+            if self.done.round > self.saved:
+                self._save(store)
+            summary = self._summary(ending, lines, time.perf_counter() - began)
             folder.close()
-        if not self.algorithm.personal:  # else there is no one model
-            self.flat.load(self.algorithm.evaluated(server), buffers)
-            folder.save_model(self.flat.state_dict())
-        summary = summarise(lines, self.recipe, time.perf_counter() - began)
-        ran = {"engine": engine.name, "workers": engine.workers, "recipe_sha256": self.digest}
-        summary |= {**ran, "warnings": self.warnings}
-        folder.write_json("summary.json", summary)
         return summary
 
-    def _round(
-        self, t: int, engine: Engine, store: ClientStore, server: Tensors, buffers: Tensors
-    ) -> tuple[Tensors, Tensors, dict[str, Any]]:
-        """One round: the new server state, the new buffers, and the line of metrics."""
+    def _first(self, start: Checkpoint | None) -> Checkpoint:
+        """The state before the next round: that of a checkpoint, or the initial one."""
+        if start:
+            return start
+        server, buffers = self.algorithm.init(self.flat.w.clone()), self.flat.buffers()
+        return Checkpoint(0, server, buffers, {}, self.digest, self.recipe.tree())
+
+    def _go_on(self, store: ClientStore) -> list[dict[str, Any]]:
+        """Put the folder back to the state of the checkpoint; the lines of metrics up to it."""
+        round, folder = self.done.round, self.folder
+        kept = checkpoint.drop_after(folder.path / "checkpoints", round)
+        store.restore([point.versions for point in kept])
+        folder.cut_back(round)
+        folder.event("resume", round, f"resumed after round {round}")
+        self.evaluator.recall(read_lines(folder.path / "clients.jsonl"))
+        return read_lines(folder.path / "metrics.jsonl")
+
+    def _save(self, store: ClientStore) -> None:
+        point = replace(self.done, versions=store.versions, recipe_sha256=self.digest, recipe=self.recipe.tree())
+        checkpoint.save(self.folder.path / "checkpoints", point)
+        store.keep(checkpoint.KEPT)
+        self.saved = self.done.round
+
+    def _summary(self, ending: str, lines: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+        """How the run ended, and its model if it is done."""
+        if ending == "finished" and not self.algorithm.personal:  # else there is no one model
+            self.flat.load(self.algorithm.evaluated(self.done.server), self.done.buffers)
+            self.folder.save_model(self.flat.state_dict())
+        summary = summarise(lines, self.recipe, seconds) | {"status": ending, "rounds_done": self.done.round}
+        summary |= {"engine": self.engine.name, "workers": self.engine.workers, "recipe_sha256": self.digest}
+        summary["warnings"] = self.warnings
+        self.folder.write_json("summary.json", summary)
+        return summary
+
+    def _round(self, t: int, store: ClientStore, before: Checkpoint) -> tuple[Checkpoint, dict[str, Any]]:
+        """One round: the state after it, and the line of metrics."""
         clock = [time.perf_counter()]
+        engine, server, buffers = self.engine, before.server, before.buffers
         lr = self.recipe.local.rate(t, self.recipe.rounds)
         tasks = self._tasks(t, lr, store)
         broadcast = self.algorithm.broadcast(server)
         engine.publish(t, broadcast, buffers)
         probe = self.probes.begin(t, engine, store, tasks)
 
-        sums, work = Sums(), self._work(t, broadcast)
+        sums, work, states = Sums(), self._work(t, broadcast), dict[int, int]()
         for result in engine.run(probe.tasks if probe else tasks):  # client updates
             sums.add(result, self.algorithm)
-            store.commit({result.task.client: result.state})
+            states[result.task.client] = result.state
             work.add(result)
             self._warn(t, result.metrics.get("note"))
             if probe:
@@ -129,7 +181,8 @@ class Experiment:
             line |= forgotten
         clock.append(time.perf_counter())
         self._record(line, by_client, clock)
-        return server, buffers, line
+        store.commit(states)  # a round counts as a whole
+        return replace(before, round=t, server=server, buffers=buffers), line
 
     def _work(self, t: int, broadcast: Tensors) -> LocalWork:
         updates = Updates() if self.evaluator.evaluates(t) else None
@@ -167,7 +220,7 @@ class Experiment:
             self.warnings.append(warning)
             self.folder.event("warning", t, warning)
 
-    def _describe(self) -> None:
+    def _describe(self) -> list[dict[str, Any]]:
         """Write what will be run; what the user should know of it before trusting it."""
         federation, folder = self.federation, self.folder
         partition = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
@@ -177,6 +230,7 @@ class Experiment:
         folder.write_json("partition.json", partition)
         for warning in self._warnings(partition["one_class_clients"]["count"]):
             self._warn(0, warning)
+        return []
 
     def _warnings(self, one_class_clients: int) -> Iterator[str]:
         note = self.job.objective.note(one_class_clients, self.federation.population)
@@ -189,11 +243,6 @@ class Experiment:
             yield "local.precision is bfloat16, which this CPU has no instructions for: it is many times slower"
         if self.recipe.batch_norm == "local" and has_statistics(self.flat.module) and not self.algorithm.personal:
             yield "batch_norm is local: model.safetensors has the initial statistics, each client keeps its own"
-
-    def _checkpoint(self, t: int, server: Tensors, buffers: Tensors, store: ClientStore) -> None:
-        folder = self.folder.path / "checkpoints"
-        checkpoint.save(folder, t, server, buffers, store.versions, self.digest)
-        store.keep(checkpoint.KEPT)
 
     def _record(self, line: dict[str, Any], by_client: dict[str, Any], clock: list[float]) -> None:
         parts = dict(zip(("train", "aggregate", "evaluate"), (b - a for a, b in itertools.pairwise(clock))))

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
 from fedrecall.errors import InputError
@@ -26,10 +27,15 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._open: dict[str, TextIO] = {}
+        self._lock = FileLock(path / "lock")
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
         """A new folder; one that holds a run already is not touched."""
+        if (path / "recipe.yaml").is_file() and not is_finished(path):
+            raise InputError(
+                f"the folder {str(path)!r} has an unfinished run; go on with it by: fedrecall resume {path}"
+            )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise InputError(f"the folder {str(path)!r} is not empty; choose another with --out")
         try:
@@ -52,6 +58,30 @@ class RunFolder:
                 raise InputError(f"the folder {str(path)!r} cannot be made: {error.strerror}") from None
             else:
                 return cls(path)
+
+    @classmethod
+    def reopen(cls, path: Path) -> RunFolder:
+        """A folder that holds a run."""
+        if not (path / "recipe.yaml").is_file():
+            raise InputError(f"{str(path)!r} is not a run's folder: it has no recipe.yaml")
+        return cls(path)
+
+    def lock(self) -> None:
+        """For this process alone, until it closes the folder or ends, however it ends."""
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(f"another process is at work in the folder {str(self.path)!r}") from None
+
+    def cut_back(self, round: int) -> None:
+        """Drop what was written of later rounds, half lines too, so that no round is there twice."""
+        for name in ("metrics.jsonl", "timings.jsonl", "clients.jsonl", "events.jsonl"):
+            if (self.path / name).exists():
+                kept = [line for line in whole_lines(self.path / name) if line["round"] <= round]
+                self.write_text(name, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept))
+        for path in (self.path / "forgetting").glob("round-*.npz"):
+            if int(path.stem.removeprefix("round-")) > round:
+                path.unlink()
 
     def write_text(self, name: str, text: str) -> Path:
         """Written beside and renamed, so that a reader never sees half a file."""
@@ -87,6 +117,16 @@ class RunFolder:
         for file in self._open.values():
             file.close()
         self._open.clear()
+        self._lock.release()
+
+
+def is_finished(path: Path) -> bool:
+    """Did the run in this folder come to its end?"""
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and summary.get("status") == "finished"
 
 
 def finite(value: Any) -> Any:
@@ -103,6 +143,18 @@ def finite(value: Any) -> Any:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a `.jsonl` file; none if there is no such file."""
     return list(iterate_lines(path)) if path.exists() else []
+
+
+def whole_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that a process may have died writing: up to the first that is not whole."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            value = json.loads(line)
+            found.append({**value, "round": int(value["round"])})
+        except (ValueError, KeyError, TypeError):
+            break
+    return found
 
 
 def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:

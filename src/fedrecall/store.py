@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -55,6 +55,15 @@ class ClientStore:
             before = self.version(client)
             self.versions[client] = version
             self._delete_unless_named(client, before)
+
+    def restore(self, tables: Sequence[Mapping[int, int]]) -> None:
+        """Go on from the last of these tables of kept checkpoints; files that none of them names are deleted."""
+        self._kept = deque(dict(table) for table in tables)
+        self.versions = dict(self._kept[-1]) if self._kept else {}
+        named = {self._file(client, version) for table in self._kept for client, version in table.items()}
+        for path in self.folder.glob("*/*"):
+            if path not in named:
+                path.unlink()
 
     def keep(self, checkpoints: int) -> None:
         """The current table belongs to a checkpoint now; the tables of the last `checkpoints` are kept."""

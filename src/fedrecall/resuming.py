@@ -1,0 +1,96 @@
+"""Going on with a run from its last whole checkpoint: what may differ, and what may not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedrecall import checkpoint
+from fedrecall.checkpoint import Checkpoint
+from fedrecall.config import Recipe, Tree
+from fedrecall.errors import InputError
+from fedrecall.experiment import Experiment
+from fedrecall.record import RunFolder, environment
+from fedrecall.settings import shown
+from fedrecall.version import __version__
+
+# What decides bits beside the recipe: with another of these a run goes on, and says that its bits may differ.
+MATTERS = ("python", "torch", "numpy", "platform", "cpu", "cpu_capability")
+
+
+def starting_point(
+    path: Path, experiment: Experiment, *, force: bool = False
+) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint that an experiment goes on from (None: there is none yet), and what the user should know."""
+    point, notes = checkpoint.newest(path / "checkpoints")
+    notes += other_environment(path)
+    if point is None:
+        return None, notes
+    recipe = experiment.recipe
+    if not force:
+        refuse_other(point, recipe)
+        refuse_other_engine(point, experiment)
+    if point.round >= recipe.rounds:
+        raise InputError(f"the run in {str(path)!r} has all its {recipe.rounds} rounds; rounds=N makes it longer")
+    if recipe.rounds != point.recipe.get("rounds") and recipe.local.schedule.name == "cosine":
+        notes.append("the rate follows a cosine over all rounds: a run of this length from the start would differ")
+    return point, notes
+
+
+def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
+    """`vectorised` rounds in its own way; all other engines are alike."""
+    before = Recipe(**{**experiment.recipe.tree(), "rounds": point.recipe["rounds"]})
+    began = "vectorised" if point.recipe_sha256 == before.digest("vectorised") else "another"
+    goes_on = "vectorised" if experiment.engine.name == "vectorised" else "another"
+    if began != goes_on:
+        raise InputError(
+            f"the run began with {began} engine and would go on with {goes_on}, but 'vectorised' rounds in its "
+            "own way; choose with --engine, or --force goes on all the same"
+        )
+
+
+def refuse_other(point: Checkpoint, recipe: Recipe) -> None:
+    """Another recipe or another version of fedrecall would not be the same run."""
+    if point.fedrecall != __version__:
+        raise InputError(
+            f"the run was made by fedrecall {point.fedrecall} and this is {__version__}: its rounds may differ; "
+            "--force goes on all the same"
+        )
+    changed = list(differences(point.recipe, recipe.tree()))
+    if changed:
+        raise InputError(f"the recipe is not the run's: {'; '.join(changed)}; --force goes on all the same")
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Keys that decide the result and have another value now. A run may become longer, and run elsewhere."""
+    for key in dict.fromkeys([*before, *now]):
+        if not prefix and key in ("execution", "checkpoint", "rounds"):
+            continue
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key} was {shown(old)} and is {shown(new)}"
+
+
+def other_environment(path: Path) -> list[str]:
+    """What of the machine and its software is not as it was."""
+    try:
+        before: Tree = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    now = environment()
+    changed = [f"{key} was {before.get(key)} and is {now[key]}" for key in MATTERS if before.get(key) != now[key]]
+    return [f"bits may differ from now on: {'; '.join(changed)}"] if changed else []
+
+
+def go_on(folder: RunFolder, experiment: Experiment, watch: Any = None, *, force: bool = False) -> dict[str, Any]:
+    """Resume the run in a folder; its summary."""
+    point, notes = starting_point(folder.path, experiment, force=force)
+    if point is None:  # it never came to its first checkpoint
+        folder.cut_back(0)
+    folder.write_text("recipe.yaml", experiment.recipe.yaml())
+    summary = experiment.run(folder, watch, point, notes)
+    return summary
