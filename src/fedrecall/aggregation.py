@@ -73,6 +73,23 @@ class Sums:
         return self.loss / self.samples
 
 
+def finite_part(result: Result) -> tuple[Result | None, list[int]]:
+    """A result without the clients that sent numbers which are not finite, and who these are."""
+    tensors = [t for t in (*result.sent.values(), *result.buffers.values()) if t.is_floating_point()]
+    if all(bool(tensor.isfinite().all()) for tensor in tensors):
+        return result, []
+    if not isinstance(result, Group):
+        return None, [result.task.client]
+    good = torch.stack([tensor.isfinite().all(1) for tensor in tensors]).all(0)
+    rows = [row for row, kept in zip(result.rows, good.tolist()) if kept]
+    dropped = [row.task.client for row, kept in zip(result.rows, good.tolist()) if not kept]
+    if not rows:
+        return None, dropped
+    sent = {name: stacked[good] for name, stacked in result.sent.items()}
+    buffers = {name: stacked[good] for name, stacked in result.buffers.items()}
+    return Group(rows[0].task, sent, buffers, rows=rows), dropped
+
+
 def added(total: Tensor | None, tensor: Tensor, weight: float) -> Tensor:
     if total is None:
         total = torch.zeros_like(tensor, dtype=torch.float64)

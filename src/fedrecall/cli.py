@@ -28,7 +28,7 @@ from fedrecall.cli_options import (
 )
 from fedrecall.cli_report import report as report_command
 from fedrecall.cli_resume import resume as resume_command
-from fedrecall.errors import InputError, Interrupted, nearest
+from fedrecall.errors import DivergedError, InputError, Interrupted, nearest
 from fedrecall.version import __version__
 
 
@@ -256,6 +256,9 @@ def main() -> None:
         fedrecall.main(prog_name="fedrecall", standalone_mode=False)
     except InputError as error:
         fail(str(error))
+    except DivergedError as error:
+        click.echo(f"fedrecall: diverged: {error}", err=True)
+        raise SystemExit(3) from None
     except click.UsageError as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             error.show()

@@ -20,6 +20,7 @@ from fedrecall.errors import InputError, nearest
 from fedrecall.models import MODELS
 from fedrecall.objectives import OBJECTIVES
 from fedrecall.settings import (
+    BadUpdates,
     BatchNorm,
     Checkpoint,
     Evaluation,
@@ -76,6 +77,10 @@ class Recipe(Settings):
     batch_norm: BatchNorm = Field(
         default="average",
         description="its statistics: average (weighted by samples) | local (they stay with the client)",
+    )
+    bad_updates: BadUpdates = Field(
+        default="drop",
+        description="a client whose update is not finite: drop (the round goes on without it) | stop",
     )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="when the global model is evaluated")
     forgetting: Forgetting = Field(default_factory=Forgetting, description="when forgetting is measured")

@@ -17,6 +17,10 @@ class ClientError(RuntimeError):
     """A client's work failed in a worker process; the message has the round, the client and what happened."""
 
 
+class DivergedError(RuntimeError):
+    """The numbers of a run are no longer finite; the message has the round and the last good state."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A run was stopped from outside, after a checkpoint; the message says after which round and how to go on."""
 

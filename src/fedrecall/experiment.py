@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedrecall import checkpoint
-from fedrecall.aggregation import Sums
+from fedrecall.aggregation import Sums, finite_part
 from fedrecall.algorithms.base import Population
 from fedrecall.building import build, check_outputs, has_statistics, least_samples
 from fedrecall.checkpoint import Checkpoint
@@ -21,7 +21,7 @@ from fedrecall.data.card import card
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.engines.base import Job, Task
 from fedrecall.engines.choice import choose
-from fedrecall.errors import InputError, Interrupted
+from fedrecall.errors import DivergedError, InputError, Interrupted
 from fedrecall.evaluation import Evaluator
 from fedrecall.local import steps_per_epoch
 from fedrecall.local_work import LocalWork, Updates, flops_per_sample
@@ -73,7 +73,7 @@ class Experiment:
 
         Returns the summary. Whatever stops it, the rounds that are done stay resumable.
         """
-        self.folder, self.warnings = folder, list[str]()
+        self.folder, self.warnings, self.dropped = folder, list[str](), 0
         folder.lock()
         began = time.perf_counter()
         store = ClientStore(folder.path / "clients")
@@ -103,6 +103,9 @@ class Experiment:
             raise Interrupted(
                 f"stopped after round {self.done.round}; go on with: fedrecall resume {folder.path}"
             ) from None
+        except DivergedError as error:
+            ending = "diverged"
+            raise DivergedError(f"{error}; the last good state is that of round {self.done.round}") from None
         finally:
             self.engine.close()
             if self.done.round > self.saved:
@@ -141,7 +144,9 @@ class Experiment:
             self.folder.save_model(self.flat.state_dict())
         summary = summarise(lines, self.recipe, seconds) | {"status": ending, "rounds_done": self.done.round}
         summary |= {"engine": self.engine.name, "workers": self.engine.workers, "recipe_sha256": self.digest}
-        summary["warnings"] = self.warnings
+        if self.dropped:
+            self._warn(self.done.round, f"{self.dropped} updates were not finite and left out: see events.jsonl")
+        summary |= {"dropped_updates": self.dropped, "warnings": self.warnings}
         self.folder.write_json("summary.json", summary)
         return summary
 
@@ -155,22 +160,31 @@ class Experiment:
         engine.publish(t, broadcast, buffers)
         probe = self.probes.begin(t, engine, store, tasks)
 
-        sums, work, states = Sums(), self._work(t, broadcast), dict[int, int]()
+        sums, work, states, dropped = Sums(), self._work(t, broadcast), dict[int, int](), list[int]()
         for result in engine.run(probe.tasks if probe else tasks):  # client updates
-            sums.add(result, self.algorithm)
-            states[result.task.client] = result.state
-            work.add(result)
             self._warn(t, result.metrics.get("note"))
             if probe:
                 probe.add(result)
+            good, bad = finite_part(result)
+            dropped += self._drop(t, bad)
+            if good:
+                sums.add(good, self.algorithm)
+                work.add(good)
+                states[good.task.client] = good.state
+            else:
+                store.discard(result.task.client, result.state)
         clock.append(time.perf_counter())
 
-        clients = [task.client for task in tasks if task.client != EVERYONE]
+        if not sums.samples:
+            raise DivergedError(f"no client's update of round {t} was finite")
+        clients = [task.client for task in tasks if task.client not in (EVERYONE, *dropped)]
         line: dict[str, Any] = {"round": t, "clients": clients, "lr": lr}
         line |= {"train_loss": sums.mean_loss(), **self._traffic(len(tasks), sums.bytes, broadcast, buffers)}
         line |= work.metrics()
         server = sums.server(self.algorithm, server, self.population)  # server update
         buffers = sums.buffers(buffers)
+        if not all(bool(state.isfinite().all()) for state in server.values()):
+            raise DivergedError(f"the global model was no longer finite after round {t}")
         clock.append(time.perf_counter())
 
         measured, by_client = self.evaluator.measure(t, engine, store, server, buffers)
@@ -183,6 +197,16 @@ class Experiment:
         self._record(line, by_client, clock)
         store.commit(states)  # a round counts as a whole
         return replace(before, round=t, server=server, buffers=buffers), line
+
+    def _drop(self, t: int, clients: list[int]) -> list[int]:
+        """Leave clients out of the round, and say so."""
+        for client in clients:
+            message = f"the update of client {client} in round {t} is not finite"
+            if self.recipe.bad_updates == "stop":
+                raise DivergedError(f"{message} (bad_updates is 'stop')")
+            self.folder.event("dropped", t, message)
+        self.dropped += len(clients)
+        return clients
 
     def _work(self, t: int, broadcast: Tensors) -> LocalWork:
         updates = Updates() if self.evaluator.evaluates(t) else None

@@ -12,6 +12,7 @@ from fedrecall.errors import InputError, nearest
 Whole = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 BatchNorm = Literal["average", "local"]
+BadUpdates = Literal["drop", "stop"]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 

@@ -56,6 +56,10 @@ class ClientStore:
             self.versions[client] = version
             self._delete_unless_named(client, before)
 
+    def discard(self, client: int, version: int) -> None:
+        """Delete a version that will not be committed."""
+        self._delete_unless_named(client, version)
+
     def restore(self, tables: Sequence[Mapping[int, int]]) -> None:
         """Go on from the last of these tables of kept checkpoints; files that none of them names are deleted."""
         self._kept = deque(dict(table) for table in tables)
