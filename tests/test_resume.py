@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -219,20 +219,25 @@ def test_a_polite_signal_saves_first_and_says_how_to_go_on(kind, fedrecall, plac
 def test_sigkill_at_random_instants_changes_nothing(algorithm, fedrecall, place) -> None:
     write(algorithm=algorithm, rounds=40, checkpoint={"every": 2}, forgetting={"every": 10})
     assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
-    instants = random.Random(0)
-    command = [sys.executable, "-m", "fedrecall.cli"]
-    words = ["run", "recipe.yaml", "--out", "killed", "--quiet"]
+    instants, words = random.Random(0), ["run", "recipe.yaml", "--out", "killed", "--quiet"]
+    metrics = Path("killed/metrics.jsonl")
+
+    def lines() -> int:
+        return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
     for _ in range(20):
-        process = subprocess.Popen([*command, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        until = time.monotonic() + instants.uniform(0.5, 12)
-        while process.poll() is None and time.monotonic() < until:
-            time.sleep(0.01)
+        process = subprocess.Popen([sys.executable, "-m", "fedrecall.cli", *words], stderr=subprocess.DEVNULL)
+        until = time.monotonic() + instants.uniform(0, 60)
+        wanted = lines() + instants.choice([-100, 0, 1, 2, 3, 4])  # -100: at once, while it starts
+        while process.poll() is None and lines() <= wanted and time.monotonic() < until:
+            time.sleep(0.005)
+        time.sleep(instants.uniform(0, 0.2))
         process.kill()
-        process.communicate()
+        process.wait()
         if Path("killed/recipe.yaml").exists():
             words = ["resume", "killed", "--quiet"]
         elif Path("killed").exists():
-            os.rmdir("killed")
+            shutil.rmtree("killed")
     if not Path("killed/summary.json").exists():
         assert fedrecall(*words).code == 0
     assert files("killed") == files("whole")
