@@ -205,3 +205,16 @@ def test_a_state_changed_in_place_does_not_change_the_server(
         run = counted(algorithm, tmp_path / type(algorithm).__name__, monkeypatch)
         files.append((run.path / "model.safetensors").read_bytes())
     assert files[0] == files[1]
+
+
+def test_a_round_that_is_stopped_leaves_the_versions_of_before(tmp_path) -> None:
+    store = ClientStore(tmp_path)
+    state = {"c": torch.ones(3)}
+    store.commit({4: store.put(4, 1, state)})
+    store.propose({4: store.put(4, 2, state), 5: store.put(5, 2, state)})
+    assert (store.version(4), store.version(5)) == (2, 2)  # for the evaluation of the round
+    store.roll_back()
+    assert (store.version(4), store.version(5)) == (1, 0)
+    assert torch.equal(store.get(4, 1)["c"], state["c"])
+    store.settle()
+    assert (store.version(4), store.version(5)) == (1, 0)

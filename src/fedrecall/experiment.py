@@ -108,6 +108,7 @@ class Experiment:
             raise DivergedError(f"{error}; the last good state is that of round {self.done.round}") from None
         finally:
             self.engine.close()
+            store.roll_back()  # of a round that was not done
             if self.done.round > self.saved:
                 self._save(store)
             summary = self._summary(ending, lines, time.perf_counter() - began)
@@ -183,6 +184,7 @@ class Experiment:
         line |= work.metrics()
         server = sums.server(self.algorithm, server, self.population)  # server update
         buffers = sums.buffers(buffers)
+        store.propose(states)
         if not all(bool(state.isfinite().all()) for state in server.values()):
             raise DivergedError(f"the global model was no longer finite after round {t}")
         clock.append(time.perf_counter())
@@ -195,7 +197,7 @@ class Experiment:
             line |= forgotten
         clock.append(time.perf_counter())
         self._record(line, by_client, clock)
-        store.commit(states)  # a round counts as a whole
+        store.settle()
         return replace(before, round=t, server=server, buffers=buffers), line
 
     def _drop(self, t: int, clients: list[int]) -> list[int]:

@@ -23,6 +23,7 @@ class ClientStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.versions: dict[int, int] = {}
+        self._superseded: dict[int, int] = {}  # by the versions of a round that is not done
         self._kept: deque[dict[int, int]] = deque()  # the tables of the kept checkpoints
 
     def _file(self, client: int, version: int) -> Path:
@@ -51,10 +52,24 @@ class ClientStore:
 
     def commit(self, accepted: Mapping[int, int]) -> None:
         """Make these versions (client -> version) current and delete those that nothing refers to any more."""
-        for client, version in accepted.items():
-            before = self.version(client)
-            self.versions[client] = version
-            self._delete_unless_named(client, before)
+        self.propose(accepted)
+        self.settle()
+
+    def propose(self, accepted: Mapping[int, int]) -> None:
+        """Make these versions current for the rest of the round, which may still be stopped."""
+        self._superseded = {client: self.version(client) for client in accepted}
+        self.versions.update(accepted)
+
+    def settle(self) -> None:
+        """The round is done: what it superseded goes."""
+        for client, version in self._superseded.items():
+            self._delete_unless_named(client, version)
+        self._superseded = {}
+
+    def roll_back(self) -> None:
+        """The round was stopped: what was current before it is so again."""
+        self.versions.update(self._superseded)
+        self._superseded = {}
 
     def discard(self, client: int, version: int) -> None:
         """Delete a version that will not be committed."""

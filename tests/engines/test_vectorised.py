@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -187,7 +189,6 @@ def test_it_counts_in_the_identity_of_a_run(tmp_path) -> None:
     digests = {}
     for engine in ("serial", "vectorised", "processes"):
         run = federate(dense(), federation(), engine=engine, rounds=1, out=tmp_path / engine)
-        digests[engine] = (
-            (run.path / "checkpoints" / "round-000001.json").read_text().split('"recipe_sha256": ')[1]
-        )
+        note = json.loads((run.path / "checkpoints" / "round-000001.json").read_text())
+        digests[engine] = note["recipe_sha256"]
     assert digests["serial"] == digests["processes"] != digests["vectorised"]
