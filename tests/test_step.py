@@ -127,6 +127,24 @@ def test_teachers_and_penalties_are_traced_too(objective, algorithm, traced) -> 
     assert torch.equal(walks[0].losses, walks[1].losses)
 
 
+def test_a_tensor_that_is_given_twice_at_first_is_two_inputs_for_good(traced) -> None:
+    # In a client's first round its previous model is the one it was sent, later it is another.
+    torch.manual_seed(0)
+    model, calls = MODELS["lenet"](), []
+
+    def compared(x: Tensor) -> Compared:
+        calls.append(x)
+        features = x.flatten(1)[:, :84]
+        return Compared(None, features, features if len(calls) % 6 in (1, 2, 3) else features.flip(1))
+
+    walks = []
+    for after in (10**9, 0):
+        traced(after)
+        walks.append(walk(model, 6, CrossEntropy(), Moon(), compared))
+    assert walks[1].step._graphs
+    assert torch.equal(walks[0].w, walks[1].w)
+
+
 class Counting(nn.Linear):
     calls = 0
 

@@ -38,7 +38,9 @@ def trace(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule
     from torch.fx.experimental.proxy_tensor import make_fx  # a second, which only those who trace pay
 
     try:
-        graph_module = make_fx(function)(*inputs)
+        # Each input as an object of its own: one tensor given twice would be recorded as one input for good.
+        apart = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in inputs]
+        graph_module = make_fx(function)(*apart)
     except Exception as error:  # whatever user code does that cannot be traced
         raise UntraceableError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
     if any(node.op == "get_attr" for node in graph_module.graph.nodes):
