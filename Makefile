@@ -5,11 +5,12 @@ PIP_ARGS ?=
 MARKERS ?= not slow and not heavy
 # Tests run on as many cores as there are.
 PYTEST_ARGS ?= -n auto
+FUZZ_EXAMPLES ?= 20000
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: demo test lint format bench constraints clean
+.PHONY: demo test lint format fuzz bench bench-peers constraints clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedrecall demo
@@ -26,14 +27,24 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# What must be refused in a sentence, in many more shapes than the tests try.
+fuzz: $(VENV)/.installed-dev
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -m slow tests/test_fuzz_recipes.py tests/test_fuzz_files.py $(PYTEST_ARGS)
+
 bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/resnet.py
 	$(BIN)/python benchmarks/loss.py
+
+# Flower and pfl on the same work, each in an environment of its own. Fewer and shorter turns: Flower's are long.
+bench-peers: $(VENV)/.installed .venv-flower/.installed .venv-pfl/.installed
+	$(BIN)/python benchmarks/rounds.py --peers --cycles 10 --seconds 1
 
 constraints:
 	$(PYTHON) tools/lock.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-flower .venv-pfl build dist .pytest_cache .mypy_cache .ruff_cache
 
 # A stamp is newer than what it was made from, so a second run installs nothing.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -43,4 +54,18 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -e '.[dev]'
+	touch $@
+
+.venv-flower/.installed: constraints.txt
+	test -x .venv-flower/bin/python || $(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS) \
+	  'flwr[simulation]==1.41.0' torch numpy
+	touch $@
+
+# pfl wants older releases of two packages: all others stay as they are in constraints.txt.
+.venv-pfl/.installed: constraints.txt benchmarks/peers/pfl-constraints.txt
+	test -x .venv-pfl/bin/python || $(PYTHON) -m venv .venv-pfl
+	grep -v -e '^absl-py==' -e '^attrs==' constraints.txt > .venv-pfl/constraints.txt
+	.venv-pfl/bin/python -m pip install --disable-pip-version-check -c .venv-pfl/constraints.txt \
+	  -c benchmarks/peers/pfl-constraints.txt $(PIP_ARGS) 'pfl[pytorch]==0.6.0'
 	touch $@

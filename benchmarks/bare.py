@@ -1,63 +1,26 @@
 """The bare loops that the simulator is measured against: plain PyTorch in two processes, no framework at all.
 
 Each process has one thread, keeps the model channels last and its freed memory, and trains every second client of
-a round; the first process adds up the models. `python benchmarks/bare.py WORK SECONDS` prints seconds a round.
+a round; the first process adds up the models. `python benchmarks/bare.py WORK` runs the rounds it is told to.
 """
 
 from __future__ import annotations
 
-import copy
+import json
 import sys
 import time
+from collections.abc import Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from fedrecall.engines.memory import keep_freed_memory
+from plain import model, train
+from turns import Turns
 from work import WORKS, Work, data
-
-
-class LeNet(nn.Module):
-    """As most would write it: ReLU, then pooling."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
-        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        x = F.relu(self.fc1(x.flatten(1)))
-        logits: torch.Tensor = self.fc3(F.relu(self.fc2(x)))
-        return logits
-
-
-def model(work: Work) -> nn.Module:
-    torch.manual_seed(0)
-    return LeNet() if work.model == "lenet" else nn.Linear(512, 10)
-
-
-def train(net: nn.Module, x: torch.Tensor, y: torch.Tensor, work: Work, order: torch.Tensor) -> int:
-    """A client's local steps; how many there were."""
-    optimiser = torch.optim.SGD(net.parameters(), lr=work.lr)
-    steps = 0
-    per_epoch = len(y) // work.batch_size
-    while steps < work.steps:
-        at = steps % per_epoch * work.batch_size
-        chosen = order[at : at + work.batch_size]
-        batch = x[chosen]
-        if x.dtype == torch.uint8:
-            batch = ((batch.float() / 255 - 0.5) / 0.25).permute(0, 3, 1, 2)
-        optimiser.zero_grad()
-        F.cross_entropy(net(batch), y[chosen]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        steps += 1
-    return steps
 
 
 def serve(link: Connection, work: Work, part: int) -> None:
@@ -74,15 +37,23 @@ def serve(link: Connection, work: Work, part: int) -> None:
         total = torch.zeros(len(vector))
         steps = 0
         for client in clients:
-            nn.utils.vector_to_parameters(torch.from_numpy(vector), net.parameters())
+            load(net, torch.from_numpy(vector))
             own = slice(client * work.samples, (client + 1) * work.samples)
             steps += train(net, x[own], y[own], work, torch.from_numpy(random.permutation(work.samples)))
-            total += nn.utils.parameters_to_vector(net.parameters()).detach()
+            total += torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
         link.send((total.numpy(), steps))
 
 
-def seconds_per_round(work: Work, seconds: float, processes: int = 2) -> list[float]:
-    """The times of as many rounds as fit, the first left out. The steps are counted, not assumed."""
+@torch.no_grad()
+def load(net: nn.Module, vector: torch.Tensor) -> None:
+    """Values alone: the parameters stay where they are, channels last."""
+    parts = vector.split([parameter.numel() for parameter in net.parameters()])
+    for parameter, part in zip(net.parameters(), parts):
+        parameter.copy_(part.view(parameter.shape))
+
+
+def rounds(work: Work, processes: int = 2) -> Iterator[float]:
+    """The seconds of one round after the other. The steps are counted, not assumed."""
     context = get_context("spawn")
     links, workers = [], []
     for part in range(processes):
@@ -91,24 +62,32 @@ def seconds_per_round(work: Work, seconds: float, processes: int = 2) -> list[fl
         worker.start()
         links.append(ours)
         workers.append(worker)
-    vector = nn.utils.parameters_to_vector(model(work).parameters()).detach().numpy()
-    random, times, began = np.random.default_rng(0), [], time.perf_counter()
-    while len(times) < 3 or time.perf_counter() - began < seconds:
-        start = time.perf_counter()
-        clients = random.choice(work.clients, work.per_round, replace=False).tolist()
-        for part, link in enumerate(links):
-            link.send((copy.copy(vector), clients[part::processes]))
-        answers = [link.recv() for link in links]
-        assert sum(steps for _, steps in answers) == work.per_round * work.steps
-        vector = sum(total for total, _ in answers) / len(clients)
-        times.append(time.perf_counter() - start)
-        if len(times) == 1:
-            began = time.perf_counter()
-    for link, worker in zip(links, workers):
-        link.send(None)
-        worker.join()
-    return times[1:]
+    vector = first = nn.utils.parameters_to_vector(model(work).parameters()).detach().numpy()
+    random = np.random.default_rng(0)
+    try:
+        while True:
+            start = time.perf_counter()
+            clients = random.choice(work.clients, work.per_round, replace=False).tolist()
+            for part, link in enumerate(links):
+                link.send((vector, clients[part::processes]))
+            answers = [link.recv() for link in links]
+            assert sum(steps for _, steps in answers) == work.per_round * work.steps
+            vector = sum(total for total, _ in answers) / len(clients)
+            yield time.perf_counter() - start
+    finally:
+        print(json.dumps({"moved": float(np.linalg.norm(vector - first))}))
+        for link, worker in zip(links, workers):
+            link.send(None)
+            worker.join()
+
+
+def main() -> None:
+    turns, loop = Turns(), rounds(WORKS[sys.argv[1]])
+    for seconds in loop:
+        if turns.over_after(seconds):
+            break
+    loop.close()
 
 
 if __name__ == "__main__":
-    print(*seconds_per_round(WORKS[sys.argv[1]], float(sys.argv[2])))
+    main()

@@ -1,49 +1,91 @@
-"""One run of ours on a benchmark's work: `python benchmarks/ours.py WORK ENGINE STEP ROUNDS FOLDER LOCAL`."""
+"""Our rounds of a benchmark's work, as many as it is told to run: `python benchmarks/ours.py WORK KIND FOLDER`.
+
+A kind is an engine and what is not as by default: `processes`, `processes fast`, `processes augmented`,
+`processes everything` (validation data, evaluation every 10 rounds, default checkpoints and the progress bar).
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import time
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
+from rich.console import Console
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Images, Local, federate
+from fedrecall.checkpoint import newest
+from fedrecall.errors import Interrupted
 from fedrecall.models.lenet import lenet
+from fedrecall.progress import ProgressLine
+from fedrecall.vector import FlatModel
+from turns import Turns
 from work import WORKS, data
+
+ENDLESS = 1_000_000
 
 
 def main() -> None:
-    name, engine, step, rounds, folder, options = sys.argv[1:]
-    work, extra = WORKS[name], json.loads(options)
+    name, kind, folder = sys.argv[1:]
+    engine, _, way = kind.partition(" ")
+    work = WORKS[name]
     x, y = data(work)
-    transform = Images((0.5,) * 3, (0.25,) * 3, **extra.pop("images", {})) if work.model == "lenet" else None
-    clients = [
-        (x[k * work.samples : (k + 1) * work.samples], y[k * work.samples : (k + 1) * work.samples])
-        for k in range(work.clients)
-    ]
-    federation = Federation.from_clients(clients, num_classes=10, validation=0, transform=transform, layout="nhwc")
-    del clients
+    augment: dict[str, Any] = {"crop_padding": 4, "flip": True} if way == "augmented" else {}
+    transform = Images((0.5,) * 3, (0.25,) * 3, **augment) if work.model == "lenet" else None
+    parts = [slice(k * work.samples, (k + 1) * work.samples) for k in range(work.clients)]
+    federation = Federation.from_clients(
+        [(x[part], y[part]) for part in parts],
+        num_classes=10,
+        validation=0.1 if way == "everything" else 0,
+        transform=transform,
+        layout="nhwc",
+    )
+    del x, y
     torch.manual_seed(0)
     model = lenet((3, 32, 32), 10) if work.model == "lenet" else torch.nn.Linear(512, 10)
-    run = federate(
-        model,
-        federation,
-        algorithm=FedAvg(),
-        objective=CrossEntropy(),
-        rounds=int(rounds),
-        clients_per_round=work.per_round,
-        local=Local(
-            steps=work.steps, batch_size=work.batch_size, lr=work.lr, weight_decay=0.0, step=step, **extra
-        ),
-        evaluation={"every": 10, "test_last": 0},
-        engine=engine,
-        workers=1 if engine == "serial" else 2,
-        out=folder,
+    turns = Turns()
+    bar = ProgressLine(
+        "everything", ENDLESS, quiet=way != "everything", console=Console(file=io.StringIO(), force_terminal=True)
     )
-    assert len(run.metrics) == int(rounds)
-    assert all(len(line["clients"]) == work.per_round for line in run.metrics)
-    assert np.isfinite(run.metrics[-1]["train_loss"])
+    began = time.perf_counter()
+
+    def watch(line: dict[str, Any]) -> None:
+        nonlocal began
+        assert len(line["clients"]) == work.per_round
+        bar(line)
+        if turns.over_after(time.perf_counter() - began):
+            raise KeyboardInterrupt
+        began = time.perf_counter()
+
+    try:
+        with bar:
+            federate(
+                model,
+                federation,
+                algorithm=FedAvg(),
+                objective=CrossEntropy(),
+                rounds=ENDLESS,
+                clients_per_round=work.per_round,
+                local=Local(
+                    steps=work.steps,
+                    batch_size=work.batch_size,
+                    lr=work.lr,
+                    weight_decay=0.0,
+                    step="fast" if way == "fast" else "exact",
+                ),
+                evaluation={"every": 10 if way == "everything" else ENDLESS, "test_last": 0},
+                engine=engine,
+                workers=1 if engine == "serial" else 2,
+                watch=watch,
+                out=folder,
+            )
+    except Interrupted:
+        point, _ = newest(Path(folder) / "checkpoints")
+        assert point is not None
+        print(json.dumps({"moved": float((point.server["w"] - FlatModel(model).w).norm())}))
 
 
 if __name__ == "__main__":

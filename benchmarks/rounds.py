@@ -1,70 +1,87 @@
-"""Seconds a round of our engines beside the bare loops, in turn, and the ratios of their medians.
+"""Seconds a round of our engines beside the bare loops, in turns, and the medians of the ratios.
 
-    python benchmarks/rounds.py                        all works, three cycles
-    python benchmarks/rounds.py W1 W3 --cycles 5
+    python benchmarks/rounds.py                        all works
+    python benchmarks/rounds.py W1 W3 --cycles 30
+    python benchmarks/rounds.py --peers                our default engine beside Flower and pfl: `make bench-peers`
 
-What is measured is checked: the number of local steps, and that engines that must agree end at the same weights.
+What is measured is checked: every local step is counted, `serial` and `processes` end at the same weights, and all
+others as far from where they started.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from work import WORKS, Work
+from turns import Program
+from work import WORKS
 
-HERE = Path(__file__).parent
-ENGINES = {
-    "W1": ["serial", "processes", "processes fast"],
+HERE = Path(__file__).resolve().parent
+KINDS = {
+    "W1": ["serial", "processes", "processes fast", "processes augmented", "processes everything"],
     "W2": ["serial", "processes", "processes fast"],
     "W3": ["serial", "processes", "vectorised"],
 }
-
-
-def ours(work: Work, name: str, kind: str, rounds: int, **local: object) -> list[float]:
-    """The seconds of each round of a run with this engine, in a process of its own; the first three left out."""
-    engine, _, step = kind.partition(" ")
-    with tempfile.TemporaryDirectory() as folder:
-        words = [name, engine, step or "exact", str(rounds), f"{folder}/run", json.dumps(local)]
-        subprocess.run([sys.executable, HERE / "ours.py", *words], check=True)
-        lines = [json.loads(line) for line in Path(folder, "run/timings.jsonl").read_text().splitlines()]
-    return [line["seconds"] for line in lines[3:]]
-
-
-def bare(name: str, seconds: float) -> list[float]:
-    done = subprocess.run(
-        [sys.executable, HERE / "bare.py", name, str(seconds)], check=True, capture_output=True, text=True
-    )
-    return [float(word) for word in done.stdout.split()]
+PEERS = ["flower", "pfl"]  # each with an environment of its own
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("works", nargs="*", default=list(WORKS), metavar="WORK", help="W1, W2, W3 (default: all)")
-    parser.add_argument("--cycles", type=int, default=3, help="turns of each (default: 3)")
-    parser.add_argument("--seconds", type=float, default=15, help="of each turn, about (default: 15)")
+    parser.add_argument("--cycles", type=int, default=20, help="turns of each (default: 20)")
+    parser.add_argument("--seconds", type=float, default=2, help="of each turn, about (default: 2)")
+    parser.add_argument("--peers", action="store_true", help="beside Flower and pfl")
     chosen = parser.parse_args(arguments)
     for name in chosen.works:
-        work = WORKS[name]
-        print(f"{name}: {work.about}, {work.clients} x {work.samples}, {work.per_round} a round, "
-              f"{work.steps} steps of batch {work.batch_size}")  # fmt: skip
-        times: dict[str, list[float]] = {"bare": []}
-        for _ in range(chosen.cycles):
-            times["bare"].append(statistics.median(bare(name, chosen.seconds)))
-            rounds = 4 + int(chosen.seconds / times["bare"][-1])
-            for kind in ENGINES[name]:
-                times.setdefault(kind, []).append(statistics.median(ours(work, name, kind, rounds)))
-        for kind, found in times.items():
-            ratios = [mine / theirs for mine, theirs in zip(found, times["bare"])]
-            print(f"  {kind:16} {statistics.median(found):8.4f} s   {statistics.median(ratios):5.2f} of bare"
-                  f"   ({min(ratios):.2f} to {max(ratios):.2f})", flush=True)  # fmt: skip
+        compare(name, chosen.cycles, chosen.seconds, chosen.peers)
     return 0
+
+
+def started(name: str, folder: str, peers: bool) -> dict[str, Program]:
+    programs = {"bare": Program(HERE / "bare.py", name)}
+    for kind in ["processes"] if peers else KINDS[name]:
+        programs[kind] = Program(HERE / "ours.py", name, kind, f"{folder}/{kind}")
+    for peer in PEERS if peers else []:
+        own = HERE.parent / f".venv-{peer}" / "bin" / "python"
+        programs[peer] = Program(HERE / "peers" / f"run_{peer}.py", name, interpreter=own)
+    return programs
+
+
+def compare(name: str, cycles: int, seconds: float, peers: bool) -> None:
+    work = WORKS[name]
+    print(f"{name}: {work.about}, {work.clients} x {work.samples}, {work.per_round} a round, "
+          f"{work.steps} steps of batch {work.batch_size}")  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        programs = started(name, folder, peers)
+        warm = {kind: statistics.median(program.turn(4)) for kind, program in programs.items()}
+        rounds = max(1, round(seconds / warm["bare"]))
+        times: dict[str, list[float]] = {kind: [] for kind in programs}
+        for _ in range(cycles):
+            for kind, program in programs.items():
+                times[kind].append(statistics.median(program.turn(rounds)))
+        memory = {kind: program.memory() for kind, program in programs.items()}
+        moved = {kind: program.end()["moved"] for kind, program in programs.items()}
+    print(f"  {'':22}{'s a round':>10}{'of bare':>9}{'  middle half':16}{'first round':>12}{'memory':>9}")
+    for kind, found in times.items():
+        ratios = [mine / theirs for mine, theirs in zip(found, times["bare"])]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        print(f"  {kind:22}{statistics.median(found):10.4f}{middle:9.3f}  {low:.2f} to {high:.2f}    "
+              f"{programs[kind].start_up:10.1f} s{memory[kind]:6.0f} MB", flush=True)  # fmt: skip
+    check(moved)
+
+
+def check(moved: dict[str, float]) -> None:
+    """Did all do the same work? All start from the same weights, but do not all see the same batches: they come
+    equally far, not to the same place."""
+    assert moved.get("serial", moved["processes"]) == moved["processes"], moved
+    for kind, distance in moved.items():
+        assert math.isclose(distance, moved["bare"], rel_tol=0.25), (kind, moved)
+    print(f"  distances from the first weights {min(moved.values()):.4f} to {max(moved.values()):.4f}\n")
 
 
 if __name__ == "__main__":
