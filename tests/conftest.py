@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +24,15 @@ def a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 def one_thread() -> None:
     """Tensors as small as those of tests are not worth a second thread, and other tests run beside."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def steps_are_recorded_early() -> Iterator[None]:
+    """Runs in this process record their steps within the few that tests take; those in workers do so later, and
+    must come to the same bits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedrecall.step.TRACE_AFTER", 20)
+        yield
 
 
 @dataclass
@@ -49,3 +59,24 @@ def fedrecall(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         return Finished(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def workers_of() -> Callable[[int], list[int]]:
+    """The living worker processes of a process."""
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("looks for processes in /proc")
+
+    def of(parent: int) -> list[int]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                parent_of_it = int(path.read_text().rpartition(")")[2].split()[1])
+                command = path.with_name("cmdline").read_bytes()  # of a dead process that is not waited for: empty
+            except OSError:
+                continue
+            if parent_of_it == parent and b"fedrecall.engines.worker" in command:
+                found.append(int(path.parent.name))
+        return sorted(found)
+
+    return of

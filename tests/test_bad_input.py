@@ -62,13 +62,13 @@ WORDS = [
 FILES = [
     ("rounds: [", "is not YAML"),
     ("- rounds\n- 3", "is not a list of keys and values"),
-    ("3: 4", "is not a list of keys and values"),
+    ("3: 4", "it has the key '3', and keys are words"),
     ("rounds: {a: 1}", "rounds is {'a': 1};"),
     ("objective: {tau: 1, name: 5}", "objective.name is 5;"),
     ("objective: {}\nlocal: {epochs: 0}", "local.epochs is 0;"),
     ("local: {epochs: 1, steps: 1}", "local.epochs and local.steps are both given"),
     ("model: {name: lenet, norm: batch}", "'model.norm'"),
-    ("!!python/object/apply:os.system ['true']", "is not YAML"),
+    ("!!python/object/apply:os.system ['true']", "it has a value of the type 'os.system'"),
 ]
 
 

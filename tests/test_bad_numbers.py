@@ -45,7 +45,7 @@ def run(out, sizes, engine="serial", **settings):
     )
 
 
-@pytest.mark.parametrize("engine", ["serial", "processes", "vectorised"])
+@pytest.mark.parametrize("engine", ["serial", pytest.param("processes", marks=pytest.mark.slow), "vectorised"])
 def test_the_round_goes_on_without_the_client(engine, tmp_path) -> None:
     # The full batch is the whole client, so those that are left train as if there were no other.
     with_it = run(tmp_path / "with", [20, 13, 16], engine)

@@ -19,6 +19,7 @@ from torch import nn
 from fedrecall import WSM, Federation, InputError, Local, config, diagnose, federate
 from fedrecall.record import RunFolder
 from fedrecall.run import load_federation, recipe_experiment
+from fedrecall.running import carry_out
 
 Words = tuple[str, ...]
 
@@ -54,7 +55,7 @@ def run(path: str, *words: str, model: Words = LINEAR) -> Path:
     """A run's folder, without the page about it."""
     settings = [*MINE[: -len(LINEAR)], *model, "rounds=2", "evaluation.test_last=1", "forgetting.every=0", *words]
     recipe = config.load("demo", settings, {"execution": {"engine": "serial"}})
-    recipe_experiment(recipe, load_federation(recipe)).run(RunFolder.create(Path(path)))
+    carry_out(recipe_experiment(recipe, load_federation(recipe)), RunFolder.create(Path(path)))
     return Path(path)
 
 
@@ -270,7 +271,7 @@ CASES: list[tuple[Callable[[], object], Words, str]] = [
         f"{NO_MODEL}it is not finished, or the file was deleted; give weights with --weights\n",
     ),
     (damaged("model.safetensors", "x"), ("a",), "'a/model.safetensors' are damaged or no safetensors file"),
-    (damaged("recipe.yaml", "{"), ("a",), "the file 'a/recipe.yaml' is damaged\n"),
+    (damaged("recipe.yaml", "{"), ("a",), "the file 'a/recipe.yaml' is damaged: it is not YAML"),
     (damaged("recipe.yaml", ""), ("a",), "the file 'a/recipe.yaml' is damaged"),
     (lambda: run("a"), ("a", "model.hidden=[9]"), "the model has '3.weight', which is not in the model of 'a'\n"),
     (from_python, ("a",), "cannot build its data again (name: python); from Python, fedrecall.diagnose(model,"),

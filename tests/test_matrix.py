@@ -169,6 +169,7 @@ def test_only_distillation_without_a_global_model_is_undefined() -> None:
 ON_WORKERS = [("scaffold", "fedntd"), ("feddyn", "fedvls"), ("moon", "wsm+"), ("fedcurv", "fedvls")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "objective"), ON_WORKERS)
 def test_state_and_teachers_have_the_same_bits_in_worker_processes(
     federation, tmp_path, algorithm, objective

@@ -78,7 +78,7 @@ def test_a_recipe_names_it_as_module_and_function(fedrecall, tmp_path: Path, mon
 def test_an_exception_in_it_says_which_metric_and_round(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError, match="mine") as caught:
         run(tmp_path / "run", metrics={"fails": fails})
-    assert caught.value.__notes__ == ["(in the metric 'fails', on the validation data of round 1)"]
+    assert caught.value.__notes__[0] == "(in the metric 'fails', on the validation data of round 1)"
 
 
 @pytest.mark.parametrize(

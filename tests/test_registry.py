@@ -128,6 +128,7 @@ def test_both_in_a_recipe_file_and_again_from_the_runs_own_recipe(fedrecall, min
         assert Path("first", name).read_bytes() == Path("second", name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_users_own_parts_have_the_same_bits_in_worker_processes(mine) -> None:
     """By the command itself, whose workers find the module as it did."""
     for out, engine in (("here", "serial"), ("there", "processes")):

@@ -44,6 +44,20 @@ class Tied(nn.Module):
         return self.c(torch.tanh(self.b(self.a(x.flatten(1)))))
 
 
+class OwnPadding(nn.Module):
+    """Parameters padded and transposed in ways of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after, self.before = nn.Parameter(torch.randn(8, 3072)), nn.Parameter(torch.randn(9, 10))
+        self.ones, self.cut = nn.Parameter(torch.randn(8, 10)), nn.Parameter(torch.randn(12, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(x.flatten(1) @ F.pad(self.after, (0, 0, 0, 2)).t() / 50)
+        x = x @ F.pad(self.before, (0, 0, 1, 0)) @ F.pad(self.ones, (0, 0, 0, 2), value=1.0)
+        return x @ F.pad(self.cut, (0, 0, -2, 0)) / 50 * torch.ones_like(x.sum())
+
+
 MODELS = {
     "lenet": lambda: lenet((3, 32, 32), 10),
     "relu then pool": ReluThenPool,
@@ -56,6 +70,7 @@ MODELS = {
     ),
     "dropout": lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 16), nn.Dropout(0.5), nn.Linear(16, 10)),
     "tied, frozen and unused": Tied,
+    "own padding": OwnPadding,
 }  # fmt: skip
 
 

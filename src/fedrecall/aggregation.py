@@ -76,7 +76,7 @@ class Sums:
 def finite_part(result: Result) -> tuple[Result | None, list[int]]:
     """A result without the clients that sent numbers which are not finite, and who these are."""
     tensors = [t for t in (*result.sent.values(), *result.buffers.values()) if t.is_floating_point()]
-    if all(bool(tensor.isfinite().all()) for tensor in tensors):
+    if all(map(is_finite, tensors)):
         return result, []
     if not isinstance(result, Group):
         return None, [result.task.client]
@@ -90,6 +90,11 @@ def finite_part(result: Result) -> tuple[Result | None, list[int]]:
     return Group(rows[0].task, sent, buffers, rows=rows), dropped
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """A finite sum has finite parts, and is found in one pass; one that is not may have overflowed."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
 def added(total: Tensor | None, tensor: Tensor, weight: float) -> Tensor:
     if total is None:
         total = torch.zeros_like(tensor, dtype=torch.float64)
@@ -97,5 +102,6 @@ def added(total: Tensor | None, tensor: Tensor, weight: float) -> Tensor:
 
 
 def weighted(total: Tensor | None, stacked: Tensor, weights: list[float]) -> Tensor:
-    summed = torch.tensor(weights, dtype=torch.float64) @ stacked.double()
+    # Of a group in the model's precision, between groups in float64: groups are equal to `serial` up to rounding.
+    summed = (torch.tensor(weights, dtype=stacked.dtype) @ stacked).double()
     return summed if total is None else total.add_(summed)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedrecall.data.federation import Federation
 from fedrecall.engines.base import Job
 from fedrecall.errors import InputError
+from fedrecall.own_code import has_their_lines
 from fedrecall.rng import default_generator
 from fedrecall.vector import FlatModel, materialise
 
@@ -55,8 +56,19 @@ def refuse_broken_convolutions(module: nn.Module) -> None:
 def check_outputs(flat: FlatModel, federation: Federation) -> None:
     """Does the model take these samples and answer with a number for each class?"""
     was_training = flat.module.training
-    with torch.no_grad():
-        logits = flat.module.eval()(dry_batch(federation, flat.w.dtype))
+    x = dry_batch(federation, flat.w.dtype)
+    try:
+        with torch.no_grad():
+            logits = flat.module.eval()(x)
+    except InputError:
+        raise
+    except Exception as error:
+        tried = f"on two samples, of shape {tuple(x.shape)}"
+        if has_their_lines(error):
+            error.add_note(f"(the model, {tried})")
+            raise
+        reason = " ".join(str(error).split())
+        raise InputError(f"the model fails {tried}: {type(error).__name__}: {reason}") from None
     flat.module.train(was_training)
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] != federation.num_classes:

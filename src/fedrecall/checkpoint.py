@@ -6,9 +6,9 @@ renamed, the note last: a checkpoint without a note is not one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +19,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
 from fedrecall.errors import InputError
+from fedrecall.reading import json_value
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
+from fedrecall.writing import remove_leftovers, told, whole, write_whole
 
 KEPT = 2
+NOTED = {"round", "sha256", "fedrecall", "recipe_sha256", "recipe"}
 
 
 @dataclass(frozen=True)
@@ -36,38 +39,46 @@ class Checkpoint:
     recipe_sha256: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
     fedrecall: str = __version__
+    best: Tensors = field(default_factory=dict)  # the best model so far, where that is kept
 
 
 def save(folder: Path, point: Checkpoint) -> None:
-    """Write it; the last two are kept."""
-    folder.mkdir(exist_ok=True)
-    tensors = {f"server.{name}": tensor.contiguous() for name, tensor in point.server.items()}
-    tensors |= {f"buffers.{name}": tensor.contiguous() for name, tensor in point.buffers.items()}
+    """Write it; the last two are kept. Where that fails, those that were there are as they were."""
+    groups = {"server": point.server, "buffers": point.buffers, "best": point.best}
+    # Copies: an algorithm's state may hold one tensor under two names, which safetensors refuses.
+    tensors = {
+        f"{group}.{name}": tensor.clone(memory_format=torch.contiguous_format)
+        for group, members in groups.items()
+        for name, tensor in members.items()
+    }
     table = [pair for pair in sorted(point.versions.items()) if pair[1]]
     tensors["versions"] = torch.tensor(table, dtype=torch.int32).reshape(len(table), 2)
     path = folder / f"round-{point.round:06d}.safetensors"
-    beside = path.with_suffix(".part")
-    save_file(tensors, beside)
-    settle(beside, path)
-    note = {
-        "round": point.round,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "fedrecall": point.fedrecall,
-        "recipe_sha256": point.recipe_sha256,
-        "recipe": point.recipe,
-    }
-    beside.write_text(json.dumps(note) + "\n", encoding="utf-8")
-    settle(beside, path.with_suffix(".json"))
+    with told(path):
+        folder.mkdir(exist_ok=True)
+    with whole(path) as beside:
+        save_file(tensors, beside)
+    try:
+        note = {
+            "round": point.round,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "fedrecall": point.fedrecall,
+            "recipe_sha256": point.recipe_sha256,
+            "recipe": point.recipe,
+        }
+        write_whole(path.with_suffix(".json"), json.dumps({**note, "note_sha256": checksum(note)}) + "\n")
+    except BaseException:  # without its note it is room that is lost
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
     for old in notes(folder)[:-KEPT]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
-def settle(beside: Path, path: Path) -> None:
-    """On disk first, then under its name."""
-    with beside.open("rb+") as file:
-        os.fsync(file.fileno())
-    beside.replace(path)
+def checksum(note: Mapping[str, Any]) -> str:
+    """Of a note's own content."""
+    return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
 
 
 def notes(folder: Path) -> list[Path]:
@@ -79,13 +90,13 @@ def read(note_path: Path) -> Checkpoint:
     """A checkpoint, checked; an `InputError` if anything about it is damaged."""
     path = note_path.with_suffix(".safetensors")
     try:
-        note = json.loads(note_path.read_text(encoding="utf-8"))
+        note = read_note(note_path)
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != note["sha256"]:
-            raise InputError(f"the checkpoint {str(path)!r} is damaged: its checksum is another than noted")
+            raise InputError("its checksum is another than noted")
         tensors = load(data)
         versions = {int(client): int(version) for client, version in tensors.pop("versions").tolist()}
-        groups: dict[str, Tensors] = {"server": {}, "buffers": {}}
+        groups: dict[str, Tensors] = {"server": {}, "buffers": {}, "best": {}}
         for name, tensor in tensors.items():
             group, _, key = name.partition(".")
             groups[group][key] = tensor
@@ -93,9 +104,18 @@ def read(note_path: Path) -> Checkpoint:
         return Checkpoint(int(note["round"]), **groups, versions=versions, recipe_sha256=digest, recipe=recipe,
                           fedrecall=made_by)  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"the checkpoint {str(path)!r} is damaged: {type(error).__name__}") from None
+        reason = str(error) if isinstance(error, InputError) else type(error).__name__
+        raise InputError(f"the checkpoint {str(path)!r} is damaged: {reason}") from None
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    note = json_value(path.read_text(encoding="utf-8"))
+    if not isinstance(note, dict) or not isinstance(note.get("recipe"), dict):
+        raise InputError("its note has no recipe")
+    own = note.pop("note_sha256", None)  # notes had none at first, and then no other key than these
+    if set(note) != NOTED or own not in (None, checksum(note)) or f"round-{note['round']:06d}" != path.stem:
+        raise InputError("its note is not as it was written")
+    return note
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -110,7 +130,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def drop_after(folder: Path, round: int) -> list[Checkpoint]:
-    """Delete the checkpoints of later rounds; the others that are whole, the oldest first."""
+    """Delete the checkpoints of later rounds, and what is no checkpoint; the others, the oldest first."""
     kept = []
     for note_path in notes(folder):
         try:
@@ -122,4 +142,8 @@ def drop_after(folder: Path, round: int) -> list[Checkpoint]:
             note_path.with_suffix(".safetensors").unlink(missing_ok=True)
         else:
             kept.append(point)
+    for path in folder.glob("round-*.safetensors"):  # of a process that was killed before it wrote the note
+        if not path.with_suffix(".json").exists():
+            path.unlink()
+    remove_leftovers(folder)
     return kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import signal
 from pathlib import Path
@@ -26,10 +27,14 @@ from fedrecall.cli_options import (
     settings_argument,
     words_of,
 )
+from fedrecall.cli_replay import replay as replay_command
 from fedrecall.cli_report import report as report_command
 from fedrecall.cli_resume import resume as resume_command
-from fedrecall.errors import DivergedError, InputError, Interrupted, nearest
+from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, nearest
+from fedrecall.own_code import their_traceback
 from fedrecall.version import __version__
+
+LONGEST = 2000  # characters of an error's sentence
 
 
 @click.group(epilog="Start with: fedrecall demo")
@@ -92,13 +97,14 @@ def run(
     from fedrecall.record import RunFolder
     from fedrecall.report.page import write_report
     from fedrecall.run import load_federation, recipe_experiment
+    from fedrecall.running import carry_out
 
     loaded = config.load(recipe, words_of(settings), execution(engine=engine, workers=workers, data=data))
     experiment = recipe_experiment(loaded, load_federation(loaded))
     name = Path(recipe).stem
     folder = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), name)
     with ProgressLine(name, loaded.rounds, quiet=quiet or as_json) as progress:
-        summary = experiment.run(folder, progress)
+        summary = carry_out(experiment, folder, progress)
     report = write_report([folder.path], folder.path / "report.html")
     title = f"{loaded.algorithm['name']} + {loaded.objective['name']}"
     show_results({title: {"path": str(folder.path), **summary}}, report, as_json=as_json)
@@ -225,12 +231,18 @@ def copy_recipe(recipe: str, target: Path | None) -> None:
 
 fedrecall.add_command(data_commands)
 fedrecall.add_command(resume_command)
+fedrecall.add_command(replay_command)
 fedrecall.add_command(report_command)
 fedrecall.add_command(diagnose_command)
 
 
 def fail(message: str) -> NoReturn:
-    click.echo(f"fedrecall: error: {' '.join(message.split())}", err=True)
+    """One line, with nothing in it that a terminal obeys, whatever a file's names and values are."""
+    line = " ".join(message.split())
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    if len(shown) > LONGEST:
+        shown = f"{shown[: LONGEST // 2]} .. {shown[-LONGEST // 2 :]}"
+    click.echo(f"fedrecall: error: {shown}", err=True)
     raise SystemExit(2)
 
 
@@ -259,6 +271,9 @@ def main() -> None:
     except DivergedError as error:
         click.echo(f"fedrecall: diverged: {error}", err=True)
         raise SystemExit(3) from None
+    except ClientError as error:
+        click.echo("\n".join([f"fedrecall: {error}", *getattr(error, "__notes__", ())]), err=True)
+        raise SystemExit(1) from None
     except click.UsageError as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
             error.show()
@@ -268,6 +283,11 @@ def main() -> None:
         reason = stop.__cause__ if isinstance(stop, click.Abort) else stop  # click raises its own instead
         click.echo(f"fedrecall: {reason if isinstance(reason, Interrupted) else 'stopped'}", err=True)
         raise SystemExit(130) from None
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fail(f"the disk is full: {error}")  # wherever it was, the user can mend it
+        click.echo(their_traceback(error), err=True, nl=False)
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

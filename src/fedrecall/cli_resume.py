@@ -19,7 +19,7 @@ from fedrecall.cli_options import (
 )
 from fedrecall.errors import InputError
 
-MAY_CHANGE = ("rounds", "checkpoint.seconds", "checkpoint.every")
+MAY_CHANGE = ("rounds", "checkpoint.seconds", "checkpoint.every", "execution.client_timeout")
 
 
 @click.command(context_settings=OPEN, epilog="Example: fedrecall resume runs/demo rounds=200")
@@ -45,7 +45,7 @@ def resume(
     from fedrecall.progress import ProgressLine
     from fedrecall.record import RunFolder
     from fedrecall.report.page import write_report
-    from fedrecall.resuming import go_on
+    from fedrecall.resuming import go_on, has_checkpoint
     from fedrecall.run import load_federation, recipe_experiment
 
     folder, words = RunFolder.reopen(run), words_of(settings)
@@ -54,7 +54,7 @@ def resume(
             raise InputError(f"{word!r} is given, but a resumed run may change {', '.join(MAY_CHANGE)} only")
     given = execution(engine=engine, workers=workers, data=data)
     loaded = config.load(str(run / "recipe.yaml"), words, given)
-    experiment = recipe_experiment(loaded, load_federation(loaded))
+    experiment = recipe_experiment(loaded, load_federation(loaded), resumed=has_checkpoint(run))
     with ProgressLine(run.name, loaded.rounds, quiet=quiet or as_json) as progress:
         summary = go_on(folder, experiment, progress, force=force)
     report = write_report([run], run / "report.html")

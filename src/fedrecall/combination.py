@@ -19,6 +19,8 @@ def refuse_combination(recipe: Recipe, job: Job, federation: Federation, flat: F
         raise InputError(
             f"objective {objective!r} learns from the global model, and with algorithm {name!r} there is none"
         )
+    if algorithm.personal and recipe.keep == "best":
+        raise InputError(f"keep is 'best', but with algorithm {name!r} there is no one model; 'last' was expected")
     if "features" in algorithm.needs:
         Representation(flat.module, algorithm.representation)
     if recipe.batch_norm == "local" and not algorithm.personal:  # else statistics are the client's own anyway

@@ -19,6 +19,8 @@ from fedrecall.data.sources import DATASETS
 from fedrecall.errors import InputError, nearest
 from fedrecall.models import MODELS
 from fedrecall.objectives import OBJECTIVES
+from fedrecall.own_code import note_key
+from fedrecall.reading import MOST_YAML, yaml_value
 from fedrecall.settings import (
     BadUpdates,
     BatchNorm,
@@ -26,9 +28,11 @@ from fedrecall.settings import (
     Evaluation,
     Execution,
     Forgetting,
+    Keep,
     Local,
     Positive,
     Settings,
+    Stop,
     Whole,
     exclusive,
     name_or_group,
@@ -85,6 +89,14 @@ class Recipe(Settings):
     evaluation: Evaluation = Field(default_factory=Evaluation, description="when the global model is evaluated")
     forgetting: Forgetting = Field(default_factory=Forgetting, description="when forgetting is measured")
     checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="when the state of the run is saved")
+    stop: Stop = Field(default_factory=Stop, description="when the run has learned enough")
+    keep: Keep = Field(
+        default="last",
+        description="the model of model.safetensors: of the last round | of the best, by stop.metric",
+    )
+    init: str | None = Field(
+        default=None, description="a .safetensors file with the weights to start from; default: drawn by the seed"
+    )
     seed: Whole = Field(default=0, description="of initial weights, client sampling, batches and augmentation")
     execution: Execution = Field(default_factory=Execution, description="where and how it runs")
 
@@ -114,7 +126,14 @@ class Recipe(Settings):
             raise InputError(f"{section} was given as a Python object; start this run again from Python")
         target = registry.find(section, chosen["name"], NAMED[section])
         given = {key: value for key, value in chosen.items() if key != "name"}
-        return registry.build(section, target, given, supplied)
+        try:
+            return registry.build(section, target, given, supplied)
+        except InputError:
+            raise
+        except Exception as error:
+            if ":" in chosen["name"]:
+                note_key(error, section, chosen["name"])
+            raise
 
     def tree(self) -> Tree:
         """As plain values, every key spelled out, those of a pair that were not chosen left out."""
@@ -168,14 +187,20 @@ def read(source: str) -> Tree:
     """The tree of a shipped recipe or of a file."""
     known = shipped()
     path = known.get(source, Path(source))
+    if path.is_dir():
+        raise InputError(f"the recipe {source!r} is a folder; a file was expected, as {source}/recipe.yaml")
     if not path.is_file():
         if path.suffix in (".yaml", ".yml") or "/" in source:
             raise InputError(f"there is no recipe file {source!r}")
         raise InputError(f"there is no recipe {source!r}, by name or as a file; {nearest(source, known)}")
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"the recipe {source!r} is not YAML: {one_line(error)}") from None
+        tree = yaml_value(text_of(path))
+    except InputError as error:
+        raise InputError(f"the recipe {source!r}: {error}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"the recipe {source!r}: it is not YAML: it is not text in UTF-8") from None
+    except OSError as error:
+        raise InputError(f"the recipe {source!r} cannot be read: {error.strerror}") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
@@ -183,8 +208,10 @@ def read(source: str) -> Tree:
     return tree
 
 
-def one_line(error: object) -> str:
-    return " ".join(str(error).split())
+def text_of(path: Path) -> str:
+    """No more of a file than a recipe may have, were it a disk image."""
+    with path.open(encoding="utf-8") as file:
+        return file.read(MOST_YAML + 1)
 
 
 def from_words(words: Iterable[str]) -> Tree:
@@ -195,8 +222,8 @@ def from_words(words: Iterable[str]) -> Tree:
         if not equals or not key:
             raise InputError(f"{word!r} is not a setting; key=value was expected, as in local.lr=0.05")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
+            value = yaml_value(text)
+        except InputError:
             raise InputError(f"{key} is {text!r}, which is not a value; quote it") from None
         place(tree, key.split("."), value, key)
     return tree

@@ -10,6 +10,7 @@ from fedrecall.progress import ProgressLine
 from fedrecall.record import RunFolder
 from fedrecall.report.page import write_report
 from fedrecall.run import load_federation, recipe_experiment
+from fedrecall.running import carry_out
 
 TITLES = {"cross_entropy": "FedAvg", "wsm": "FedAvg + WSM"}
 
@@ -23,6 +24,6 @@ def run_demo(recipe: Recipe, out: Path | None, *, quiet: bool) -> tuple[dict[str
     summaries = {}
     for name, title in TITLES.items():
         with ProgressLine(title, recipe.rounds, quiet=quiet) as progress:
-            summaries[title] = experiments[name].run(RunFolder.create(parent.path / name), progress)
+            summaries[title] = carry_out(experiments[name], RunFolder.create(parent.path / name), progress)
     report = write_report([parent.path / name for name in TITLES], parent.path / "report.html")
     return summaries, report

@@ -26,6 +26,7 @@ from fedrecall.experiment import Experiment
 from fedrecall.objectives import OBJECTIVES, WSM, CrossEntropy, Objective
 from fedrecall.record import RunFolder, finite
 from fedrecall.run import Run, copies_of, described
+from fedrecall.running import carry_out
 from fedrecall.settings import Local
 from fedrecall.weights import check_weights, read_weights, with_weights
 
@@ -165,7 +166,7 @@ def examine(
     runs, found = {}, {}
     for name, experiment in experiments.items():
         with ProgressLine(name.replace("_", "-"), 1, quiet=quiet) as progress:
-            experiment.run(RunFolder.create(parent.path / name), progress)
+            carry_out(experiment, RunFolder.create(parent.path / name), progress)
         runs[name] = Run(parent.path / name, make_model)
         found[name] = findings(runs[name].forgetting[1], federation.class_names, federation.population)
     report, notes = reported(list(runs.values()), parent.path / "report.html")

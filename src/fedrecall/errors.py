@@ -13,6 +13,10 @@ class InputError(ValueError):
     """
 
 
+class WriteError(InputError):
+    """A file could not be written, as on a full disk. That too can be mended, and the run goes on from there."""
+
+
 class ClientError(RuntimeError):
     """A client's work failed in a worker process; the message has the round, the client and what happened."""
 

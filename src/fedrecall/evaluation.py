@@ -37,7 +37,8 @@ class Evaluator:
         self.algorithm, self.own_statistics = job.algorithm, job.batch_norm == "local"
         self.own_metrics = own_metrics(recipe.evaluation.metrics or (), metrics)
         self.has_validation = len(federation.pool("validation")[1]) > 0
-        self._of_models: dict[tuple[str, int, int], Line] = {}  # of clients' own, by split, client and version
+        # Of clients' own models, by split and client: the version that was measured, and what was found.
+        self._of_models: dict[tuple[str, int], tuple[int, Line]] = {}
         self._classes: list[np.ndarray] = []  # the last accuracy of each class, and the best before it
         self._listed = listed_clients(recipe.seed, federation)
         for key, wanted in (("target", recipe.evaluation.target), ("metrics", self.own_metrics)):
@@ -50,7 +51,7 @@ class Evaluator:
         for line in lines:
             classes = line.get("val_class_accuracy")
             if classes is not None:
-                self._global_forgetting(np.array([np.nan if value is None else value for value in classes]))
+                self._global_forgetting(class_accuracies(line["round"], classes, self.federation.num_classes))
 
     def evaluates(self, t: int) -> bool:
         """Is it an evaluated round?"""
@@ -171,13 +172,23 @@ class Evaluator:
         lines = []
         for client in range(self.federation.population):
             version = store.version(client)
-            key = (split, client if version else -1, version)
-            if key not in self._of_models:
+            key = (split, client if version else -1)
+            if key not in self._of_models or self._of_models[key][0] != version:
                 whole = Task("evaluate", t, 0, key[1], state_version=version, split=split)
                 whole = replace(whole, logits=self._wants_logits(split))
-                self._of_models[key] = self._pooled(t, split, self._parts(engine, [whole]))
-            lines.append(self._of_models[key])
+                self._of_models[key] = version, self._pooled(t, split, self._parts(engine, [whole]))
+            lines.append(self._of_models[key][1])
         return {name: float(np.mean([line[name] for line in lines])) for name in lines[0]}
+
+
+def class_accuracies(round: int, values: Any, classes: int) -> np.ndarray:
+    """Of a line of clients.jsonl, where null stands for a class without samples."""
+    if (
+        not isinstance(values, list)
+        or [type(value) in (int, float, type(None)) for value in values] != [True] * classes
+    ):
+        raise InputError(f"clients.jsonl is damaged: round {round} has no accuracies of {classes} classes")
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
 def listed_clients(seed: int, federation: Federation) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.algorithms.base import LocalSteps
+from fedrecall.algorithms.base import Algorithm, LocalSteps
 from fedrecall.building import build, has_statistics, least_samples, model_input
 from fedrecall.data.federation import Federation
 from fedrecall.engines.base import Job, Result, Task
@@ -83,6 +83,9 @@ class Worker:
         self.buffers: Tensors = {}
         self._holds_server = False
         self._checked = False
+        self._augments = federation.augments
+        self._keeps_state = type(job.algorithm).init_client is not Algorithm.init_client
+        self._knows_labels = job.objective.knows_labels
         needs = job.algorithm.needs | job.objective.needs
         self._sent = Frozen(job, federation) if needs & {"teacher", "features"} else None
         self._previous = Frozen(job, federation) if "previous" in needs else None
@@ -166,24 +169,27 @@ class Worker:
     def client_state(self, task: Task) -> Tensors:
         if task.state_version:
             return self.store.get(task.client, task.state_version)
+        if not self._keeps_state:
+            return {}
         # A copy: a client may keep x as its state and change it.
         return self.job.algorithm.init_client(self.server["w"].clone())
 
     def _steps(self, task: Task, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
         """All local steps of a client; how many there were, and their mean loss."""
         job, flat, federation = self.job, self.flat, self.federation
-        client = job.objective.prepare(federation.labels(task.client))
+        client = job.objective.prepare(federation.labels(task.client)) if self._knows_labels else {}
         local = job.local.model_copy(update={"steps": task.steps}) if task.steps else job.local
         if min(job.local.batch_size, len(indices)) < self.least:
             raise InputError(
                 f"client {task.client} has {len(indices)} training samples and local.batch_size is "
                 f"{job.local.batch_size}: every batch has one sample, but batch norm needs two"
             )
-        augment = torch_stream(job.seed, "augment", task.round, task.client)
+        augment = torch_stream(job.seed, "augment", task.round, task.client) if self._augments else None
         order = Shuffle(job.seed, task.round, task.client)
         optimiser = SGD(task.lr, job.local.momentum, job.local.weight_decay)
         total, steps = torch.zeros(()), 0
-        flat.module.train()
+        if not flat.module.training:
+            flat.module.train()
         for batch in batches(indices, local, order, self.least):
             x, target = federation.train.gather(batch)
             x = model_input(federation.transform(x, augment), flat.w.dtype)

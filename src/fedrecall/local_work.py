@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -86,13 +87,15 @@ class LocalWork:
 
     def add(self, result: Result) -> None:
         if isinstance(result, Group):
-            for i, row in enumerate(result.rows):
-                self._add({name: stacked[i] for name, stacked in result.sent.items()}, row.n, row.steps)
+            for (n, steps), clients in Counter((row.n, row.steps) for row in result.rows).items():
+                self.samples += clients * samples_trained(n, steps, self.local, self.least)
+            for i in range(len(result.rows)) if self.updates else ():
+                self._add_update({name: stacked[i] for name, stacked in result.sent.items()})
         else:
-            self._add(result.sent, result.n, result.steps)
+            self.samples += samples_trained(result.n, result.steps, self.local, self.least)
+            self._add_update(result.sent)
 
-    def _add(self, sent: Tensors, n: int, steps: int) -> None:
-        self.samples += samples_trained(n, steps, self.local, self.least)
+    def _add_update(self, sent: Tensors) -> None:
         if self.updates is not None:
             update = self.algorithm.update(sent, self.sent)
             if update is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedrecall.errors import InputError, nearest
+from fedrecall.own_code import has_their_lines, note_key
 from fedrecall.settings import shown
 
 # Given by the program, not by the recipe.
@@ -31,17 +32,23 @@ def find(section: str, name: str, listing: Mapping[str, Callable[..., Any]]) -> 
 
 def imported(section: str, name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
+    if not attribute or not all(module_name.split(".")):
+        raise InputError(f"{section} is {name!r}; 'module:name' was expected")
     # A console script does not have the user's folder on its path; `python -m` and a script do.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # the module is there, and something that it imports is not: the user's traceback says more
-        raise InputError(f"{section} is {name!r}, but there is no module {module_name!r} here") from None
-    except ValueError:
-        raise InputError(f"{section} is {name!r}; 'module:name' was expected") from None
+        if error.name is not None and (module_name + ".").startswith(error.name + "."):
+            raise InputError(f"{section} is {name!r}, but there is no module {module_name!r} here") from None
+        note_key(error, section, name)  # the module is there, and something that it imports is not
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and not has_their_lines(error):  # no name that a module could have
+            raise InputError(f"{section} is {name!r}; 'module:name' was expected") from None
+        note_key(error, section, name)
+        raise
     found = getattr(module, attribute, None)
     if not callable(found):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedrecall import checkpoint
 from fedrecall.checkpoint import Checkpoint
-from fedrecall.config import Recipe, Tree
+from fedrecall.config import Recipe
 from fedrecall.errors import InputError
 from fedrecall.experiment import Experiment
-from fedrecall.record import RunFolder, environment
+from fedrecall.reading import json_value
+from fedrecall.record import RunFolder, environment, finished_summary
+from fedrecall.running import carry_out
 from fedrecall.settings import shown
 from fedrecall.version import __version__
 
@@ -25,6 +26,8 @@ def starting_point(
 ) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint that an experiment goes on from (None: there is none yet), and what the user should know."""
     point, notes = checkpoint.newest(path / "checkpoints")
+    if point is None and notes and not force:
+        raise InputError(f"no checkpoint is whole: {notes[0]}; --force starts the run again from its beginning")
     notes += other_environment(path)
     if point is None:
         return None, notes
@@ -32,11 +35,23 @@ def starting_point(
     if not force:
         refuse_other(point, recipe)
         refuse_other_engine(point, experiment)
-    if point.round >= recipe.rounds:
+        refuse_other_partition(path, experiment)
+    refuse_other_model(point, experiment)
+    if point.round >= recipe.rounds and (point.round > recipe.rounds or is_complete(path, point.round)):
         raise InputError(f"the run in {str(path)!r} has all its {recipe.rounds} rounds; rounds=N makes it longer")
     if recipe.rounds != point.recipe.get("rounds") and recipe.local.schedule.name == "cosine":
         notes.append("the rate follows a cosine over all rounds: a run of this length from the start would differ")
     return point, notes
+
+
+def is_complete(path: Path, round: int) -> bool:
+    """Was the run ended after this round, with all that is written then?"""
+    summary = finished_summary(path)
+    return summary is not None and summary.get("rounds_done") == round
+
+
+def has_checkpoint(path: Path) -> bool:
+    return bool(checkpoint.notes(path / "checkpoints"))
 
 
 def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
@@ -49,6 +64,29 @@ def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
             f"the run began with {began} engine and would go on with {goes_on}, but 'vectorised' rounds in its "
             "own way; choose with --engine, or --force goes on all the same"
         )
+
+
+def refuse_other_partition(path: Path, experiment: Experiment) -> None:
+    """Data from Python, or in files, may have changed since; who has what is noted in the folder."""
+    try:
+        card = json_value((path / "partition.json").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, InputError):
+        return
+    now = experiment.federation.assignment.digest()
+    if isinstance(card, dict) and card.get("digest") != now:
+        raise InputError(
+            f"the clients do not have the samples that they had when the run in {str(path)!r} began; "
+            "--force goes on all the same"
+        )
+
+
+def refuse_other_model(point: Checkpoint, experiment: Experiment) -> None:
+    """The recipe names a model; what it builds may have changed."""
+    fresh = experiment.algorithm.init(experiment.flat.w.clone()), experiment.flat.buffers()
+    for there, now in zip((point.server, point.buffers), fresh):
+        before, after = ({name: list(t.shape) for name, t in group.items()} for group in (there, now))
+        if before != after:
+            raise InputError(f"the model is not the run's: {'; '.join(differences(before, after))}")
 
 
 def refuse_other(point: Checkpoint, recipe: Recipe) -> None:
@@ -78,8 +116,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
 def other_environment(path: Path) -> list[str]:
     """What of the machine and its software is not as it was."""
     try:
-        before: Tree = json.loads((path / "environment.json").read_text(encoding="utf-8"))
+        before = json_value((path / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        return []
+    if not isinstance(before, dict):
         return []
     now = environment()
     changed = [f"{key} was {before.get(key)} and is {now[key]}" for key in MATTERS if before.get(key) != now[key]]
@@ -88,9 +128,11 @@ def other_environment(path: Path) -> list[str]:
 
 def go_on(folder: RunFolder, experiment: Experiment, watch: Any = None, *, force: bool = False) -> dict[str, Any]:
     """Resume the run in a folder; its summary."""
-    point, notes = starting_point(folder.path, experiment, force=force)
-    if point is None:  # it never came to its first checkpoint
-        folder.cut_back(0)
-    folder.write_text("recipe.yaml", experiment.recipe.yaml())
-    summary = experiment.run(folder, watch, point, notes)
-    return summary
+    folder.lock()
+    try:
+        point, notes = starting_point(folder.path, experiment, force=force)
+        if point is None:  # it never came to its first checkpoint
+            folder.cut_back(0)
+        return carry_out(experiment, folder, watch, point, notes)
+    finally:
+        folder.close()

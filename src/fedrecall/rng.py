@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,7 @@ PURPOSES: Final[dict[str, int]] = {
 # SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the golden ratio as a stride, and two multipliers.
 STRIDE, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 WORD = 2**64
+U64 = {number: np.uint64(number) for number in (STRIDE, FIRST, SECOND, 30, 27, 31)}
 
 
 def splitmix(state: int) -> int:
@@ -38,10 +40,13 @@ def splitmix(state: int) -> int:
 
 def splitmix_array(state: np.ndarray) -> np.ndarray:
     """`splitmix` of every element of a uint64 array."""
-    z = state + np.uint64(STRIDE)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)
-    return z ^ (z >> np.uint64(31))
+    z = state + U64[STRIDE]
+    z ^= z >> U64[30]
+    z *= U64[FIRST]
+    z ^= z >> U64[27]
+    z *= U64[SECOND]
+    z ^= z >> U64[31]
+    return z
 
 
 def key(seed: int, purpose: str, *parts: int) -> int:
@@ -74,21 +79,26 @@ def orders(seed: int, round: int, clients: np.ndarray, epoch: int, count: int) -
     """
     first = np.uint64(key(seed, "batches", round, epoch))
     client = splitmix_array(clients.astype(np.int64).view(np.uint64) ^ first)
-    steps = np.uint64(STRIDE) * np.arange(1, count + 1, dtype=np.uint64)
-    return np.argsort(splitmix_array(client[:, None] + steps), axis=1, kind="stable")
+    return np.argsort(splitmix_array(client[:, None] + strides(count)), axis=1, kind="stable")
+
+
+@lru_cache(maxsize=64)
+def strides(count: int) -> np.ndarray:
+    return U64[STRIDE] * np.arange(1, count + 1, dtype=np.uint64)
 
 
 class Shuffle:
-    """One client's orders of a round, an epoch at a time."""
+    """One client's orders of a round, an epoch at a time: as `orders` has them."""
 
     def __init__(self, seed: int, round: int, client: int) -> None:
-        self._seed, self._round, self._client = seed, round, np.array([client])
+        self._seed, self._round, self._client = seed, round, client % WORD
         self._epoch = 0
 
     def permutation(self, indices: np.ndarray) -> np.ndarray:
-        order = orders(self._seed, self._round, self._client, self._epoch, len(indices))[0]
+        client = splitmix(self._client ^ key(self._seed, "batches", self._round, self._epoch))
         self._epoch += 1
-        shuffled: np.ndarray = indices[order]
+        keys = splitmix_array(strides(len(indices)) + np.uint64(client))
+        shuffled: np.ndarray = indices[np.argsort(keys, kind="stable")]
         return shuffled
 
 
@@ -104,6 +114,10 @@ def torch_stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> to
 @contextmanager
 def default_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> Iterator[None]:
     """Dropout and initialisation read torch's default generator: lend it this stream, then give it back."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(torch_seed(seed, purpose, round, client))
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(torch_seed(seed, purpose, round, client))
+    try:
         yield
+    finally:
+        generator.set_state(before)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import load_file
 from torch import nn
 
 from fedrecall.algorithms import ALGORITHMS, Algorithm, FedAvg
@@ -20,13 +19,17 @@ from fedrecall.data.federation import Federation
 from fedrecall.data.sources import DataSet
 from fedrecall.engines.base import Job
 from fedrecall.errors import InputError
-from fedrecall.experiment import Experiment, Watch
+from fedrecall.experiment import Experiment
 from fedrecall.objectives import OBJECTIVES, WSM, Objective
 from fedrecall.own_metrics import Metric
-from fedrecall.record import RunFolder, read_lines
+from fedrecall.reading import arrays
+from fedrecall.record import RunFolder, finished_summary, read_lines
+from fedrecall.resuming import go_on, has_checkpoint
 from fedrecall.rng import default_generator
+from fedrecall.running import Watch, carry_out
 from fedrecall.settings import Local
 from fedrecall.vector import materialise
+from fedrecall.weights import read_weights
 
 
 class Run:
@@ -46,8 +49,10 @@ class Run:
         """For each probed round: `before` [k], `after` [i, k], `models` [i], and more (docs/metrics.md)."""
         found = {}
         for path in sorted((self.path / "forgetting").glob("round-*.npz")):
-            with np.load(path, allow_pickle=False) as arrays:
-                found[int(path.stem.removeprefix("round-"))] = dict(arrays)
+            try:
+                found[int(path.stem.removeprefix("round-"))] = arrays(path)
+            except ValueError as error:
+                raise InputError(f"the file {str(path)!r} is damaged: {error}") from None
         return found
 
     def model(self) -> nn.Module:
@@ -57,7 +62,7 @@ class Run:
                 f"{str(self.path)!r} does not say how its model is built; load model.safetensors into yours"
             )
         model = self._make_model()
-        model.load_state_dict(load_file(self.path / "model.safetensors"))
+        model.load_state_dict(read_weights(self.path / "model.safetensors"))
         return model.eval()
 
     def report(self, path: str | Path | None = None) -> Path:
@@ -77,6 +82,7 @@ def federate(
     engine: str = "auto",
     workers: int | str = "auto",
     out: str | Path | None = None,
+    resume: bool = False,
     watch: Watch | None = None,
     metrics: Mapping[str, Metric] | None = None,
     **settings: Any,
@@ -86,8 +92,9 @@ def federate(
     The other keys of a recipe are keywords too (`rounds`, `participation`, `seed`, `evaluation={"every": 10}`, ..)
     and have the recipe's defaults. `metrics` are functions of logits [n, C] and labels [n], by name: their values
     on the pooled validation data are in the metrics of the evaluated rounds, as `val_NAME`. Without `out`, each
-    call makes a new folder below `runs`. The given model is not changed (but for lazy modules, which get their
-    shapes): `run.model()` is the trained one.
+    call makes a new folder below `runs`. With `resume`, a run that is in `out` already goes on from its last
+    checkpoint, with the same bits as if it had never stopped, and one that is finished is returned as it is. The
+    given model is not changed (but for lazy modules, which get their shapes): `run.model()` is the trained one.
 
     >>> import numpy as np, tempfile, torch
     >>> from fedrecall import Federation, Iid, federate
@@ -113,9 +120,17 @@ def federate(
     recipe = Recipe(**tree if local is None else {**tree, "local": local})
     make_model = copies_of(model, federation, recipe.seed) if isinstance(model, nn.Module) else model
     job = Job(make_model, algorithm, objective, recipe.local, recipe.seed, recipe.batch_norm)
-    experiment = Experiment(recipe, job, federation, metrics)
+    if resume and out is None:
+        raise InputError("resume is given, but not out: the folder of the run to go on with")
+    path = Path(out) if resume and out is not None and (Path(out) / "recipe.yaml").is_file() else None
+    experiment = Experiment(recipe, job, federation, metrics, resumed=path is not None and has_checkpoint(path))
+    if path is not None:
+        done = finished_summary(path)
+        if done is None or done.get("recipe_sha256") != experiment.digest:
+            go_on(RunFolder.reopen(path), experiment, watch)
+        return Run(path, make_model)
     folder = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "run")
-    experiment.run(folder, watch)
+    carry_out(experiment, folder, watch)
     return Run(folder.path, make_model)
 
 
@@ -154,11 +169,11 @@ def load_federation(recipe: Recipe) -> Federation:
     return Federation.from_data(data, recipe.build("partition"))
 
 
-def recipe_experiment(recipe: Recipe, federation: Federation) -> Experiment:
-    """The run that a recipe describes, ready to start."""
+def recipe_experiment(recipe: Recipe, federation: Federation, *, resumed: bool = False) -> Experiment:
+    """The run that a recipe describes, ready to start or to go on."""
     make_model = partial(
         recipe.build, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
     )
     algorithm, objective = recipe.build("algorithm"), recipe.build("objective")
     job = Job(make_model, algorithm, objective, recipe.local, recipe.seed, recipe.batch_norm)
-    return Experiment(recipe, job, federation)
+    return Experiment(recipe, job, federation, resumed=resumed)

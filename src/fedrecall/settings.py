@@ -13,6 +13,7 @@ Whole = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 BatchNorm = Literal["average", "local"]
 BadUpdates = Literal["drop", "stop"]
+Keep = Literal["last", "best"]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -26,6 +27,10 @@ class Settings(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
+            inner = error.errors()[0].get("ctx", {}).get("error")
+            if isinstance(inner, Exception) and getattr(inner, "__notes__", None):
+                # From a module of the user's own, which was imported to check its options.
+                raise inner from None
             raise InputError(sentence(error, type(self))) from None
 
     @classmethod
@@ -199,6 +204,21 @@ class Forgetting(Settings):
         return bool(self.every) and round % (self.every or 1) == 0
 
 
+class Stop(Settings):
+    """When the run has learned enough, by a metric of the validation data."""
+
+    section: ClassVar[str] = "stop"
+    metric: str = Field(
+        default="val_accuracy", description="of the pooled validation data; `keep: best` goes by it"
+    )
+    better: Literal["higher", "lower"] | None = Field(
+        default=None, description="higher | lower; by default lower for val_nll, val_ece and val_accuracy_sd"
+    )
+    patience: Positive | None = Field(
+        default=None, description="evaluations in a row without a better value, after which the run ends"
+    )
+
+
 class Checkpoint(Settings):
     """When the state of the run is saved."""
 
@@ -235,9 +255,19 @@ class Execution(Settings):
     data: str | None = Field(
         default=None, description="the folder with downloaded data sets; default: the variable FEDRECALL_DATA"
     )
+    client_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="processes: seconds after which a worker that has not finished a client is replaced; default: "
+        "never",
+    )
 
     @model_validator(mode="after")
     def _serial_is_one(self) -> Execution:
         if self.engine == "serial" and self.workers not in ("auto", 1):
             raise InputError(f"execution.workers is {self.workers}; the engine 'serial' has one worker")
+        if self.engine in ("serial", "vectorised") and self.client_timeout is not None:
+            raise InputError(
+                f"execution.client_timeout is {self.client_timeout}, but the engine {self.engine!r} has no worker "
+                "processes that could be replaced; choose 'processes'"
+            )
         return self

@@ -24,6 +24,7 @@ from fedrecall.settings import Local
 from fedrecall.tracing import (
     UntraceableError,
     finished,
+    hoist,
     pad_channels,
     pool_before_relu,
     trace,
@@ -31,7 +32,7 @@ from fedrecall.tracing import (
 )
 from fedrecall.vector import FlatModel, Tensors
 
-TRACE_AFTER = 20  # steps with batches of one shape: tracing costs as much as some dozens of them
+TRACE_AFTER = 150  # steps with batches of one shape: tracing takes a second or so, most of it imports
 MOST_GRAPHS = 8
 
 
@@ -150,15 +151,18 @@ class Traced:
         values = [*client.values(), *compared.tensors().values()]
         graph_module = trace(loss_and_gradients, [x, target, *(t.detach() for t in state.values()), *values])
         without_views_of_views(graph_module.graph)
-        self._run: Callable[..., Any] = finished(graph_module).forward
         self._state = [tensor.detach() for tensor in state.values()]
+        places = [node for node in graph_module.graph.nodes if node.op == "placeholder"][2:]
+        self._made = hoist(graph_module.graph, dict(zip(places, self._state)))
+        self._run: Callable[..., Any] = finished(graph_module).forward
         self._g = flat.g
         self._gradients = [slot.view(flat.g) for slot, used in zip(flat.parameter_slots, self.used) if used]
 
     @torch.no_grad()
     def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
         loss: Tensor
-        loss, *gradients = self._run(x, target, *self._state, *client.values(), *compared.tensors().values())
+        given = (*client.values(), *compared.tensors().values())
+        loss, *gradients = self._run(x, target, *self._state, *given, *self._made)
         if not all(self.used):
             self._g.zero_()
         torch._foreach_copy_(self._gradients, gradients)

@@ -6,15 +6,27 @@ and a late reply then change nothing. Only clients that have taken part have a f
 
 from __future__ import annotations
 
-import os
+import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
+from fedrecall.errors import InputError
 from fedrecall.vector import Tensors
+from fedrecall.writing import flush, told, whole
+
+
+def checksum(state: Tensors) -> str:
+    """Of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 class ClientStore:
@@ -35,20 +47,38 @@ class ClientStore:
         return self.versions.get(client, 0)
 
     def get(self, client: int, version: int) -> Tensors:
-        return load_file(self._file(client, version))
+        path = self._file(client, version)
+        try:
+            with safe_open(path, framework="pt") as file:
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                noted = (file.metadata() or {}).get("sha256")
+            if noted not in (None, checksum(state)):
+                raise ValueError
+        except (OSError, ValueError, RuntimeError, SafetensorError):
+            raise InputError(
+                f"the state of client {client} after round {version} is missing or damaged: {str(path)!r}"
+            ) from None
+        return state
 
     def put(self, client: int, round: int, state: Tensors) -> int:
         """Write the client's state of this round and return its version. A state without tensors needs no file."""
         if not state:
             return 0
         path = self._file(client, round)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}.part")
-        save_file(
-            {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}, beside
-        )
-        beside.replace(path)
+        kept = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+        with told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path, flushed=False) as beside:  # there are many: `flush` waits for those that count
+            save_file(kept, beside, {"sha256": checksum(kept)})
         return round
+
+    def flush(self, since: int) -> None:
+        """The current states that are younger than a round on the disk, before a checkpoint that names them."""
+        for client, version in self.versions.items():
+            if version > since:
+                path = self._file(client, version)
+                with told(path):
+                    flush(path)
 
     def commit(self, accepted: Mapping[int, int]) -> None:
         """Make these versions (client -> version) current and delete those that nothing refers to any more."""

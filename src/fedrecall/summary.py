@@ -15,7 +15,8 @@ def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
     """From the lines of metrics. The final accuracy is the mean test accuracy of the last rounds."""
 
     def measured(key: str) -> list[float]:
-        return [line[key] for line in lines if key in line and np.isfinite(line[key])]
+        # Of a resumed run, what was not a number is null.
+        return [line[key] for line in lines if line.get(key) is not None and np.isfinite(line[key])]
 
     def mean(key: str) -> float | None:
         return float(np.mean(measured(key))) if measured(key) else None
@@ -37,7 +38,7 @@ def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
 
 def to_target(lines: Lines, target: float) -> dict[str, Any]:
     """Rounds, bytes and local FLOPs until the validation accuracy is first at the target; None if it never is."""
-    reached = next((at for at, line in enumerate(lines) if line.get("val_accuracy", -1.0) >= target), None)
+    reached = next((at for at, line in enumerate(lines) if (line.get("val_accuracy") or -1.0) >= target), None)
     until = None if reached is None else lines[: reached + 1]
 
     def total(*keys: str) -> int | None:

@@ -64,6 +64,76 @@ def without_views_of_views(graph: Graph) -> None:
             node.replace_all_uses_with(node.args[0].args[0])
 
 
+def hoist(graph: Graph, values: dict[Node, Tensor]) -> list[Tensor]:
+    """What every run of a graph makes anew from tensors that stay where they are, as inputs of its own.
+
+    `values` has those tensors by their placeholders. Transposed views of them and the one that a backward pass
+    starts with are made once; padded weights have a place that is filled again each time. These inputs come last.
+    """
+    made: list[Tensor] = []
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+
+    def input_of(tensor: Tensor) -> Node:
+        made.append(tensor)
+        with graph.inserting_after(inputs[-1]):
+            node: Node = graph.placeholder(f"made_{len(made)}")
+        inputs.append(node)
+        return node
+
+    for node in list(graph.nodes):
+        source: Any = node.args[0] if node.args else None
+        if node.target is aten.ones_like.default and node.meta["val"].ndim == 0:
+            node.replace_all_uses_with(input_of(torch.ones((), dtype=node.meta["val"].dtype)))
+        elif node.target is aten.t.default and source in values:
+            node.replace_all_uses_with(input_of(values[source].t()))
+        elif node.target is aten.constant_pad_nd.default and source in values:
+            pad_in_place(graph, node, values[source], input_of)
+        elif node.target is aten.constant_pad_nd.default:
+            crop_by_views(graph, node)
+        elif node.target is aten.view.default and source.target is aten.sum.dim_IntList:
+            sum_without_view(node, source)
+    return made
+
+
+def pad_in_place(graph: Graph, node: Any, weight: Tensor, input_of: Callable[[Tensor], Node]) -> None:
+    """A padded weight is copied into the middle of zeros that stay, in the layout in which it is used."""
+    pads = node.args[1]
+    if len(node.args) > 2 or any(pads[::2]) or min(pads) < 0:  # not with zeros, or not only after it
+        return
+    (clone,) = node.users if len(node.users) == 1 else (None,)
+    last = clone if clone is not None and clone.target is aten.clone.default else node
+    padded = aten.constant_pad_nd.default(torch.zeros_like(weight), pads)
+    if last is clone:
+        padded = padded.contiguous(memory_format=clone.kwargs["memory_format"])
+    inner = padded
+    for dim, size in enumerate(weight.shape):
+        inner = inner.narrow(dim, 0, size)
+    place, whole = input_of(inner), input_of(padded)
+    with graph.inserting_before(node):
+        graph.call_function(aten.copy_.default, (place, node.args[0]))
+    last.replace_all_uses_with(whole)
+
+
+def crop_by_views(graph: Graph, node: Any) -> None:
+    """A gradient without what was padded is only copied: a view of it will do."""
+    cropped, pads = node.args[0], node.args[1]
+    if max(pads) > 0 or any(pads[::2]) or any(user.op != "output" for user in node.users):
+        return
+    for at, cut in enumerate(pads[1::2]):
+        if cut:
+            with graph.inserting_before(node):
+                cropped = graph.call_function(aten.slice.Tensor, (cropped, -1 - at, 0, cut))
+    node.replace_all_uses_with(cropped)
+
+
+def sum_without_view(view: Any, summed: Any) -> None:
+    """A sum that keeps its dimension, only to lose it."""
+    tensor, dims, keep = (*summed.args, False)[:3]
+    if dims == [0] and keep and len(summed.users) == 1 and len(view.args[1]) == 1:
+        summed.args = (tensor, dims, False)
+        view.replace_all_uses_with(summed)
+
+
 def pool_before_relu(graph: Graph) -> None:
     """max-pool(ReLU(x)) = ReLU(max-pool(x)), values and gradients, with a quarter of the ReLU's work."""
     for relu in [node for node in graph.nodes if node.target is aten.relu.default]:

@@ -55,3 +55,10 @@ def with_weights(make_model: Callable[[], nn.Module], weights: Mapping[str, Tens
     model = make_model()
     model.load_state_dict(dict(weights), strict=False)
     return model
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Put the weights of a file into a model, in place."""
+    weights = read_weights(path)
+    check_weights(weights, module, f"the weights in {str(path)!r}")
+    module.load_state_dict(weights, strict=False)

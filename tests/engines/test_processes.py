@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -15,8 +16,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedrecall import Classwise, Federation, InputError, Local, Scaffold, federate
+from fedrecall import Classwise, Federation, InputError, Local, Scaffold, checkpoint, federate
+from fedrecall.engines.base import Task
+from fedrecall.engines.parcels import Parcel
+from fedrecall.engines.processes import Member, Processes
 from fedrecall.errors import ClientError
+from fedrecall.settings import Execution
 
 
 class Net(nn.Module):
@@ -42,8 +47,18 @@ class Dies(Net):
         left = list(self.lives.iterdir())
         if self.training and left:
             left[0].unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.end()
         return super().forward(x)
+
+    def end(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Hangs(Dies):
+    """Does not come back, as often."""
+
+    def end(self) -> None:
+        time.sleep(1000)
 
 
 class Raises(Net):
@@ -80,7 +95,7 @@ def serial(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> 
     return train(net(), federation, tmp_path_factory.mktemp("serial") / "run", engine="serial")
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+@pytest.mark.parametrize("workers", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 5))])
 def test_any_number_of_workers_gives_the_bits_of_serial(federation, serial, workers, tmp_path) -> None:
     assert train(net(), federation, tmp_path / "run", engine="processes", workers=workers) == serial
 
@@ -104,9 +119,69 @@ def test_a_client_that_always_ends_its_worker_is_named(federation, tmp_path) -> 
         train(Dies(lives), federation, tmp_path / "run", engine="processes", workers=1)
 
 
+def impatient(seconds: float) -> dict[str, object]:
+    return {"engine": "processes", "execution": {"client_timeout": seconds}}
+
+
+def test_a_worker_that_hangs_is_replaced_and_changes_nothing(federation, serial, tmp_path) -> None:
+    lives = tmp_path / "lives"
+    lives.mkdir()
+    (lives / "a").touch()
+    torch.manual_seed(0)
+    assert train(Hangs(lives), federation, tmp_path / "run", workers=2, **impatient(1.0)) == serial
+    assert not list(lives.iterdir())
+
+
+@pytest.mark.slow
+def test_a_client_that_always_hangs_is_named_and_the_rounds_before_are_saved(federation, tmp_path) -> None:
+    lives = tmp_path / "lives"
+    lives.mkdir()
+
+    def watch(line: dict) -> None:  # from round 2 on
+        for name in range(9):
+            (lives / str(name)).touch()
+
+    sentence = r"client \d in round 2 did not answer for 1.0 s 3 times \(execution.client_timeout\)"
+    with pytest.raises(ClientError, match=sentence):
+        train(Hangs(lives), federation, tmp_path / "run", workers=2, watch=watch, **impatient(1.0))
+    assert checkpoint.newest(tmp_path / "run" / "checkpoints")[0].round == 1
+
+
+def test_a_parcel_has_as_long_as_its_tasks_together() -> None:
+    engine = Processes(1, client_timeout=20.0)
+    tasks = [Task("train", 1, order) for order in range(3)]
+    member = Member(None, None, Parcel([0, 1, 2], tasks))
+    engine._set_deadline(member)
+    assert member.deadline == math.inf  # it has not begun yet
+    member.ready = True
+    engine._set_deadline(member)
+    assert member.deadline - time.monotonic() == pytest.approx(60, abs=1)
+
+
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+def test_a_timeout_without_workers_is_refused(engine) -> None:
+    with pytest.raises(InputError, match=f"client_timeout is 3.0, but the engine '{engine}' has no worker"):
+        Execution(engine=engine, client_timeout=3)
+
+
+def test_a_timeout_that_auto_has_no_use_for_is_noted(federation, tmp_path) -> None:
+    train(net(), federation, tmp_path / "run", rounds=1, execution={"client_timeout": 3})
+    assert "execution.client_timeout has no effect" in (tmp_path / "run" / "events.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_workers_killed_while_they_idle_are_replaced(federation, serial, workers_of, tmp_path) -> None:
+    def watch(line: dict) -> None:
+        for pid in workers_of(os.getpid()):
+            os.kill(pid, signal.SIGKILL)
+
+    assert train(net(), federation, tmp_path / "run", engine="processes", workers=2, watch=watch) == serial
+
+
 def test_an_error_in_the_users_code_comes_with_client_round_and_traceback(federation, tmp_path) -> None:
-    with pytest.raises(ClientError, match=r"(?s)client \d in round 1 .*of the user's own"):
+    with pytest.raises(ClientError, match=r"(?s)client \d in round 1 .*of the user's own") as caught:
         train(Raises(), federation, tmp_path / "run", engine="processes", workers=2)
+    assert 'With engine="serial"' in caught.value.__notes__[0]
 
 
 def test_what_a_worker_refuses_is_one_sentence(federation, tmp_path) -> None:
@@ -127,7 +202,7 @@ def processes_of(marker: str) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_killed_parent_leaves_no_process_and_no_file(how, tmp_path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -186,7 +261,7 @@ print("rounds:", len(run.metrics))
 """
 
 
-@pytest.mark.parametrize("how", ["file", "standard input"])
+@pytest.mark.parametrize("how", ["file", pytest.param("standard input", marks=pytest.mark.slow)])
 def test_a_script_without_a_main_guard_can_use_workers(how, tmp_path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py"] if how == "file" else [sys.executable, "-"]
@@ -201,6 +276,7 @@ def test_the_engine_removes_its_folder(federation, tmp_path, monkeypatch) -> Non
     assert list((tmp_path / "tmp").glob("fedrecall-engine-*")) == []
 
 
+@pytest.mark.slow
 def test_results_of_any_size_come_through_the_same_slot(tmp_path) -> None:
     # Evaluations, which send no vectors, before models of more than a page, by workers in any order.
     random = np.random.default_rng(0)

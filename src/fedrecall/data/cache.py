@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrecall.errors import InputError
+from fedrecall.writing import unwritten
 
 VERSION = 1  # of what is cached; raise it when a reader decodes differently
 
@@ -51,9 +52,9 @@ def decoded(name: str, files: Sequence[Path], decode: Callable[[Path], None]) ->
         try:
             decode(beside)
             beside.replace(entry)
-        except OSError:
+        except OSError as error:
             if not entry.is_dir():
-                raise
+                raise unwritten(entry, error) from None
         finally:
             shutil.rmtree(beside, ignore_errors=True)
     return {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in entry.glob("*.npy")}

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrecall.data.federation import Federation
+from fedrecall.writing import whole
 
 
 def export_clients(federation: Federation, folder: Path) -> list[Path]:
@@ -32,5 +33,6 @@ def export_clients(federation: Federation, folder: Path) -> list[Path]:
 
 
 def save(path: Path, federation: Federation, arrays: dict[str, np.ndarray]) -> Path:
-    np.savez_compressed(path, **arrays, class_names=np.array(federation.class_names))  # type: ignore[arg-type]
+    with whole(path) as beside:
+        np.savez_compressed(beside, **arrays, class_names=np.array(federation.class_names))  # type: ignore[arg-type]
     return path

@@ -205,12 +205,21 @@ class Federation:
         shape = self.train.x.shape[1:]
         return (shape[2], shape[0], shape[1]) if isinstance(self.transform, Images) else tuple(shape)
 
+    @property
+    def augments(self) -> bool:
+        """Does training look at a sample in more than one way?"""
+        return isinstance(self.transform, Images) and self.transform.is_random
+
     def _part(self, slot: int) -> np.ndarray:
         return self._order[self._starts[slot] : self._starts[slot + 1]]
 
     def train_indices(self, client: int) -> np.ndarray:
         """Where client k's training samples are, in ascending order."""
         return self._part(2 * self._known(client))
+
+    def train_size(self, client: int) -> int:
+        """How many training samples client k has."""
+        return int(self._starts[2 * client + 1] - self._starts[2 * client])
 
     def trained_on(self, client: int) -> np.ndarray:
         """The training samples of a task: a client's, or those of everyone together."""

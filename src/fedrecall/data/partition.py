@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedrecall.data.draws import Ints, dirichlet_shares, draw_classes, samples_of
 from fedrecall.errors import InputError
+from fedrecall.writing import whole
 
 Ids = NDArray[Any] | None
 
@@ -54,8 +55,8 @@ class Assignment:
         """
         Path(folder).mkdir(parents=True, exist_ok=True)
         counts = {} if class_counts is None else {"class_counts": class_counts.astype(np.int32)}
-        path = Path(folder) / "partition.npz"
-        np.savez_compressed(path, client=self.client, validation=self.validation, **counts)  # type: ignore[arg-type]
+        with whole(Path(folder) / "partition.npz") as beside:
+            np.savez_compressed(beside, client=self.client, validation=self.validation, **counts)  # type: ignore[arg-type]
 
     def digest(self) -> str:
         """SHA-256 of who has what: equal partitions have equal digests on every machine."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.errors import InputError
+from fedrecall.writing import told
 
 
 class Samples:
@@ -41,9 +42,11 @@ class Samples:
         x_path = mapped_file(x)
         if x_path is None:
             x_path = folder / f"{name}_x.npy"
-            np.save(x_path, x.astype(x.dtype.newbyteorder("="), copy=False), allow_pickle=False)
+            with told(x_path):
+                np.save(x_path, x.astype(x.dtype.newbyteorder("="), copy=False), allow_pickle=False)
         y_path = folder / f"{name}_y.npy"
-        np.save(y_path, np.asarray(y, dtype=np.int64), allow_pickle=False)
+        with told(y_path):
+            np.save(y_path, np.asarray(y, dtype=np.int64), allow_pickle=False)
         return cls(x_path, y_path)
 
 

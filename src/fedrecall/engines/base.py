@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from torch import nn
 
 from fedrecall.algorithms.base import Algorithm
-from fedrecall.data.federation import Federation
+from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.objectives.base import Objective
 from fedrecall.settings import BatchNorm, Local
 from fedrecall.store import ClientStore
@@ -52,6 +52,15 @@ class Task:
     stop: int = 0
 
 
+def place(task: Task) -> str:
+    """A task in the words of a sentence."""
+    if task.kind == "train":
+        if task.client == EVERYONE:
+            return f"all clients as one, in round {task.round}"
+        return f"client {task.client} in round {task.round}"
+    return f"evaluation on {task.split} data in round {task.round}"
+
+
 @dataclass
 class Result:
     """What a task gives back."""
@@ -87,6 +96,7 @@ class Engine(Protocol):
 
     name: str
     workers: int
+    failed: Task | None  # whose work raised what `run` raises
 
     def open(self, job: Job, federation: Federation, store: ClientStore) -> None: ...
 

@@ -6,6 +6,7 @@ Nothing is pickled and nothing goes through a pipe but the header, which says wh
 from __future__ import annotations
 
 import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.vector import ALIGNMENT, Tensors
+from fedrecall.writing import told
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,10 @@ class Box:
         """The mapping; a larger one is a new file, because a mapped file cannot grow everywhere."""
         if self._memory is None or len(self._memory) < size:
             self._generation += 1
-            with self._path().open("wb") as file:
+            with told(self._path()), self._path().open("wb") as file:
                 file.truncate(max(size, mmap.PAGESIZE))
+                if hasattr(os, "posix_fallocate"):  # else a full disk ends the process when the map is written
+                    os.posix_fallocate(file.fileno(), 0, max(size, mmap.PAGESIZE))
             self._memory = mapped(self._path())
         return self._memory
 

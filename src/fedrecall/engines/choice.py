@@ -26,10 +26,10 @@ def choose(execution: Execution, job: Job, module: nn.Module, clients_per_round:
         if clients_per_round >= MANY_CLIENTS and is_narrow_and_dense(module) and why_not(job) is None:
             return Vectorised(workers)
         parallel = local_steps >= WORTH_WORKERS and min(workers, clients_per_round) > 1
-        return Processes(min(workers, clients_per_round)) if parallel else Serial()
+        return Processes(min(workers, clients_per_round), execution.client_timeout) if parallel else Serial()
     if execution.engine == "vectorised":
         return Vectorised(workers)
-    return Serial() if execution.engine == "serial" else Processes(workers)
+    return Serial() if execution.engine == "serial" else Processes(workers, execution.client_timeout)
 
 
 def is_narrow_and_dense(module: nn.Module) -> bool:

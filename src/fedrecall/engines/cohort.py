@@ -17,7 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from fedrecall.building import build, least_samples, model_input
 from fedrecall.data.federation import Federation
-from fedrecall.data.transform import Generators, Images
+from fedrecall.data.transform import Generators
 from fedrecall.engines.base import Job, Row, Task
 from fedrecall.frozen import Frozen
 from fedrecall.local import steps_per_epoch
@@ -68,7 +68,7 @@ class Cohort:
         needs = job.algorithm.needs | job.objective.needs
         self._sent = Frozen(job, federation) if needs & {"teacher", "features"} else None
         self._mapped: dict[tuple[torch.Size, ...], Mapped] = {}
-        self._random = isinstance(federation.transform, Images) and federation.transform.is_random
+        self._augments = federation.augments
         self._buffers = {**self.flat.float_buffers, **self.flat.int_buffers}
 
     def train(self, tasks: Sequence[Task], states: list[Tensors], server: Tensors, buffers: Tensors) -> Trained:
@@ -82,9 +82,7 @@ class Cohort:
         common = set.intersection(*(set(state) for state in states))
         state = {name: torch.stack([state[name] for state in states]) for name in common}
         client = self._prepared(plan.indices)
-        augment = (
-            [torch_stream(job.seed, "augment", task.round, task.client) for task in tasks] if self._random else []
-        )
+        augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
         if self._sent:
             self._sent.load(server["w"], buffers)
         total, start = torch.zeros(len(tasks)), 0
@@ -144,6 +142,8 @@ class Cohort:
 
     def _prepared(self, indices: list[np.ndarray]) -> Tensors:
         """What the objective knows of each client's labels, a row each."""
+        if not self.job.objective.knows_labels:
+            return {}
         clients, classes = len(indices), self.federation.num_classes
         owner = np.repeat(np.arange(clients), [len(part) for part in indices])
         cells = owner * classes + self.federation.train.y[np.concatenate(indices)]

@@ -12,8 +12,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
-
-from fedrecall.errors import ClientError
+from typing import Any
 
 VARIABLE = "FEDRECALL_WORKER_KEY"
 
@@ -34,13 +33,13 @@ class Door:
     def admit(
         self, started: list[subprocess.Popen[bytes]]
     ) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
-        """The workers with their connections, as they come in."""
+        """The workers with their connections, as they come in; those that end before they do are left out."""
         expected = {process.pid: process for process in started}
         while expected:
             try:
                 accepted, _ = self._server.accept()
             except TimeoutError:
-                self._check_alive(expected)
+                expected = {pid: process for pid, process in expected.items() if process.poll() is None}
                 continue
             connection = over(accepted)
             pid = self._shown_key(connection)
@@ -48,11 +47,6 @@ class Door:
                 yield expected.pop(pid), connection
             else:
                 connection.close()
-
-    def _check_alive(self, expected: dict[int, subprocess.Popen[bytes]]) -> None:
-        for process in expected.values():
-            if process.poll() is not None:
-                raise ClientError(f"a worker process ended with exit code {process.returncode} before it began")
 
     def _shown_key(self, connection: Connection) -> int:
         """The process number that came with the right key; -1 for any other visitor."""
@@ -79,3 +73,11 @@ def over(opened: socket.socket) -> Connection:
     opened.settimeout(None)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # tasks are short and waited for
     return Connection(opened.detach())
+
+
+def receive(connection: Connection) -> Any:
+    """The next message; an `EOFError` if the other side is gone, also in the middle of a message."""
+    try:
+        return connection.recv()
+    except OSError as error:
+        raise EOFError from error

@@ -19,6 +19,7 @@ class Serial:
 
     name = "serial"
     workers = 1
+    failed: Task | None = None
 
     def open(self, job: Job, federation: Federation, store: ClientStore) -> None:
         keep_freed_memory()
@@ -30,7 +31,11 @@ class Serial:
         self._worker.publish(server, buffers)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        return map(self._worker.run, tasks)
+        for task in tasks:
+            self.failed = task
+            result = self._worker.run(task)
+            self.failed = None
+            yield result
 
     def close(self) -> None:
         torch.set_num_threads(self._threads_before)

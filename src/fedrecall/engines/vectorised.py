@@ -28,6 +28,7 @@ class Vectorised:
     """Threads that train a batch of clients each; everything else is done one after the other, here."""
 
     name = "vectorised"
+    failed: Task | None = None
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -56,7 +57,11 @@ class Vectorised:
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         tasks = list(tasks)
         if not tasks or tasks[0].kind == "evaluate":
-            yield from map(self._worker.run, tasks)
+            for task in tasks:
+                self.failed = task
+                result = self._worker.run(task)
+                self.failed = None
+                yield result
             return
         for trained, states in self._pool.map(self._train, self._groups(tasks)):
             if self._sends_models and not tasks[0].probe:
@@ -69,7 +74,7 @@ class Vectorised:
         """Clients with batches of the same sizes together, the largest first, a batch of models each."""
         local, together = self.job.local, dict[int, list[Task]]()
         for task in tasks:
-            samples = len(self.federation.trained_on(task.client))
+            samples = self.federation.train_size(task.client)
             alike = samples if local.partial_batch == "keep" else min(samples, local.batch_size)
             together.setdefault(alike, []).append(task)
         return [group[i : i + CLIENTS] for group in together.values() for i in range(0, len(group), CLIENTS)]
@@ -84,6 +89,9 @@ class Vectorised:
             raise InputError(
                 f"the engine 'vectorised' cannot train this model ({reason}); choose 'serial' or 'processes'"
             ) from None
+        except Exception:
+            self.failed = tasks[0]  # what a mapped model does, it does for all of them
+            raise
         finally:
             self._cohorts.put(cohort)
 

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import sys
-import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -21,8 +20,9 @@ from fedrecall.engines import link
 from fedrecall.engines.base import Result, Task
 from fedrecall.engines.box import Box, Boxes
 from fedrecall.engines.memory import keep_freed_memory
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, WriteError
 from fedrecall.local import Worker
+from fedrecall.own_code import their_traceback
 
 
 def main() -> None:
@@ -36,10 +36,11 @@ def main() -> None:
         job, federation, store = cloudpickle.loads(setup)
         torch.set_num_threads(job.local.threads)
         worker = Worker(job, federation, store)
-    except Exception:
-        connection.send(("failed", None, traceback.format_exc()))
+    except Exception as error:
+        connection.send(("failed", None, their_traceback(error)))
         return
     try:
+        connection.send(("ready", None, None))
         serve(connection, worker, folder)
     except (EOFError, ConnectionError):  # the engine is gone, perhaps killed: leave nothing of it behind
         for path in leftovers:
@@ -49,7 +50,7 @@ def main() -> None:
 def serve(connection: Connection, worker: Worker, folder: Path) -> None:
     boxes, results = Boxes(folder), dict[int, Box]()
     while True:
-        kind, *rest = connection.recv()
+        kind, *rest = link.receive(connection)
         if kind == "stop":
             return
         if kind == "publish":
@@ -68,14 +69,19 @@ def answer(worker: Worker, tasks: list[Task], box: Box) -> tuple[object, ...]:
     for at, task in enumerate(tasks):
         try:
             result = worker.run(task)
+        except WriteError as error:
+            return "unwritten", task, str(error)
         except InputError as error:
             return "refused", task, str(error)
-        except Exception:
-            return "failed", task, traceback.format_exc()
+        except Exception as error:
+            return "failed", task, their_traceback(error)
         vectors |= {f"{at}.sent.{name}": tensor for name, tensor in result.sent.items()}
         vectors |= {f"{at}.buffer.{name}": tensor for name, tensor in result.buffers.items()}
         results.append(Result(task, {}, {}, result.state, result.n, result.steps, result.metrics))
-    return "done", results, box.put(vectors)
+    try:
+        return "done", results, box.put(vectors)
+    except WriteError as error:
+        return "unwritten", None, str(error)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -26,6 +27,8 @@ class Objective:
     `prepare` runs once per client and round and returns named tensors; `__call__` gets them at every step.
     The defaults hand over the label counts and shares, so a short objective overrides `__call__` alone.
     """
+
+    knows_labels: ClassVar[bool] = True  # False: nothing is prepared, and nobody counts a client's labels
 
     @property
     def needs(self) -> frozenset[str]:

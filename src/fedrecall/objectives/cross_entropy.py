@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,6 +15,8 @@ from fedrecall.vector import Tensors
 @dataclass(frozen=True)
 class CrossEntropy(Objective):
     """Plain cross-entropy: log sum_c exp(f_c) - f_y."""
+
+    knows_labels: ClassVar[bool] = False
 
     def prepare(self, labels: Labels) -> Tensors:
         return {}

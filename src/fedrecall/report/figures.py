@@ -21,6 +21,7 @@ from fedrecall.report.heatmaps import draw_heatmaps, probed_rounds
 from fedrecall.report.methods import Method
 from fedrecall.report.shares import draw_shares
 from fedrecall.report.words import plain
+from fedrecall.writing import whole
 
 FORMATS = ("png", "svg", "pdf")
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -69,9 +70,10 @@ def _saved(figure: Figure, folder: Path, name: str) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(path.suffix[1:], {})
-            figure.savefig(path, metadata=date)
+            with whole(path) as beside:
+                figure.savefig(beside, metadata=date)
             figure.set_layout_engine("none")  # the places stay as they were found, which takes most of the time
-    except OSError as error:
+    except OSError as error:  # of the folder: the files tell their own
         raise InputError(f"the figures cannot be written to {str(folder)!r}: {error.strerror}") from None
     return paths
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
-import yaml
 
 from fedrecall.errors import InputError
+from fedrecall.reading import arrays, json_value, yaml_value
 from fedrecall.record import read_lines
+from fedrecall.report import shapes
 
 Tree = dict[str, Any]
 
@@ -66,20 +66,20 @@ class RunData:
         found = {}
         for path in sorted((self.path / "forgetting").glob("round-*.npz")):
             try:
-                with np.load(path, allow_pickle=False) as arrays:
-                    probe = dict(arrays)
-                number = int(path.stem.removeprefix("round-"))
-                probe.setdefault("data", np.arange(len(probe["before"])))
-                if probe["after"].shape != (len(probe["models"]), len(probe["data"])):
-                    raise ValueError
-            except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-                raise InputError(f"the file {str(path)!r} is damaged; delete it to report without it") from None
+                probe, number = arrays(path), int(path.stem.removeprefix("round-"))
+                probe.setdefault("data", np.arange(probe["before"].size))
+                shapes.check_probe(probe)
+            except (ValueError, KeyError) as error:
+                reason = str(error) if isinstance(error, InputError) else "it is not one of a probed round"
+                raise InputError(
+                    f"the file {str(path)!r} is damaged ({reason}); delete it to report without it"
+                ) from None
             found[number] = probe
         return dict(sorted(found.items()))
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
+    return shapes.number(value)
 
 
 def find_runs(paths: list[Path]) -> list[Path]:
@@ -100,11 +100,11 @@ def find_runs(paths: list[Path]) -> list[Path]:
 
 def load(path: Path) -> RunData:
     """Read a run's folder."""
-    recipe = _read(path / "recipe.yaml", yaml.safe_load)
+    recipe = _read(path / "recipe.yaml", yaml_value)
     if recipe is None:
         raise InputError(f"{str(path)!r} is not a run: recipe.yaml is missing")
     _check_recipe(path, recipe)
-    summary = _read(path / "summary.json", json.loads) or {}
+    summary = _read(path / "summary.json", json_value, shapes.SUMMARY) or {}
     metrics = _rounds(path / "metrics.jsonl", whole=bool(summary))
     if not metrics:
         raise InputError(f"the run {str(path)!r} has no finished round yet: there is nothing to report")
@@ -113,15 +113,15 @@ def load(path: Path) -> RunData:
         recipe=recipe,
         metrics=metrics,
         summary=summary,
-        card=_read(path / "partition.json", json.loads) or {},
-        environment=_read(path / "environment.json", json.loads) or {},
+        card=_read(path / "partition.json", json_value, shapes.CARD) or {},
+        environment=_read(path / "environment.json", json_value) or {},
         events=[line for line in _lines(path / "events.jsonl", whole=bool(summary)) if isinstance(line, dict)],
         clients=_clients(path / "clients.jsonl", whole=bool(summary)),
         class_counts=_class_counts(path / "partition.npz"),
     )
 
 
-def _read(path: Path, parse: Any) -> Tree | None:
+def _read(path: Path, parse: Any, expected: Mapping[str, shapes.Test] | None = None) -> Tree | None:
     """A file that holds keys and values; None if there is none."""
     try:
         tree = parse(path.read_text(encoding="utf-8"))
@@ -129,10 +129,12 @@ def _read(path: Path, parse: Any) -> Tree | None:
         return None
     except OSError as error:
         raise InputError(f"the file {str(path)!r} cannot be read: {error.strerror}") from None
-    except (ValueError, yaml.YAMLError):
-        raise InputError(f"the file {str(path)!r} is damaged") from None
+    except ValueError as error:
+        reason = str(error) if isinstance(error, InputError) else "it is not text"
+        raise InputError(f"the file {str(path)!r} is damaged: {reason}") from None
     if not isinstance(tree, dict):
         raise InputError(f"the file {str(path)!r} is damaged: it does not hold keys and values")
+    shapes.check(path, tree, expected or {})
     return tree
 
 
@@ -140,9 +142,7 @@ def _check_recipe(path: Path, recipe: Tree) -> None:
     for section in ("algorithm", "objective", "data", "partition", "model"):
         if not isinstance(recipe.get(section), dict) or not isinstance(recipe[section].get("name"), str):
             raise InputError(f"the recipe of {str(path)!r} is not that of a run: it has no {section}.name")
-    for section in ("local", "evaluation"):
-        if not isinstance(recipe.get(section, {}), dict):
-            raise InputError(f"the recipe of {str(path)!r} is not that of a run: {section} has no keys")
+    shapes.check_recipe(path / "recipe.yaml", recipe)
 
 
 def _lines(path: Path, *, whole: bool) -> list[Any]:
@@ -156,7 +156,7 @@ def _lines(path: Path, *, whole: bool) -> list[Any]:
     found = []
     for number, line in enumerate(text.splitlines()[:-1], start=1):
         try:
-            found.append(json.loads(line))
+            found.append(json_value(line))
         except ValueError:
             raise InputError(f"line {number} of {str(path)!r} is not JSON") from None
     return found
@@ -165,7 +165,7 @@ def _lines(path: Path, *, whole: bool) -> list[Any]:
 def _rounds(path: Path, *, whole: bool) -> list[Tree]:
     lines = _lines(path, whole=whole)
     for number, line in enumerate(lines, start=1):
-        if not isinstance(line, dict) or not isinstance(line.get("round"), int):
+        if not isinstance(line, dict) or not shapes.whole(line.get("round")):
             raise InputError(f"line {number} of {str(path)!r} is not that of a round: it has no number 'round'")
     return lines
 
@@ -173,18 +173,17 @@ def _rounds(path: Path, *, whole: bool) -> list[Tree]:
 def _clients(path: Path, *, whole: bool) -> list[Tree]:
     lines = _lines(path, whole=whole)
     for number, line in enumerate(lines, start=1):
-        if not isinstance(line, dict) or not all(
-            isinstance(line.get(k), list) for k in ("client", "val_accuracy")
-        ):
+        ids, values = (line.get(k) if isinstance(line, dict) else None for k in ("client", "val_accuracy"))
+        if not isinstance(ids, list) or not isinstance(values, list) or not all(map(shapes.whole, ids)):
             raise InputError(f"line {number} of {str(path)!r} is not one of clients and their accuracies")
     return lines
 
 
 def _class_counts(path: Path) -> np.ndarray | None:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return np.array(arrays["class_counts"]) if "class_counts" in arrays else None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-        raise InputError(f"the file {str(path)!r} is damaged") from None
+        counts = arrays(path).get("class_counts") if path.exists() else None
+        if counts is not None:
+            shapes.check_counts(counts)
+    except InputError as error:
+        raise InputError(f"the file {str(path)!r} is damaged: {error}") from None
+    return counts

@@ -27,6 +27,7 @@ from fedrecall.report.tables import TABLE_WORDS, card_lines, final_rounds, mean_
 from fedrecall.report.warnings import warnings
 from fedrecall.report.words import DATA_NAMES, MODEL_NAMES, listed, settings
 from fedrecall.version import __version__
+from fedrecall.writing import write_whole
 
 # In which order the chooser of metrics offers them; others follow.
 FIRST = ("val_accuracy", "test_accuracy", "val_accuracy_mean", "val_accuracy_worst", "val_accuracy_macro")
@@ -42,9 +43,9 @@ def write_page(methods: list[Method], out: Path) -> Path:
     text = page(methods)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"the report {str(out)!r} cannot be written: {error.strerror}") from None
+    write_whole(out, text)
     return out
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedrecall.errors import InputError
 from fedrecall.report.words import plain
+from fedrecall.writing import told
 
 # Paul Tol's "muted" scheme and the grey of his "bright" one: colour-blind readers can tell them apart.
 TEN_COLOURS = (
@@ -54,8 +55,9 @@ def draw_partition(
         figure.legend(handles, names, loc="outside right upper", title="class", frameon=False)
     else:
         _draw_colour_bar(figure, axes, colours, names)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
 
 
 def chosen_clients(clients: int, most: int, seed: int = 0) -> NDArray[np.int64]:

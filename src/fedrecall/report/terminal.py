@@ -43,13 +43,19 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
             shown(summary["learned"], signed=True),
             f"{summary['seconds']:.1f}",
         )
-    rounds = {summary["final_accuracy_rounds"] for summary in summaries.values()}
-    if rounds != {0}:
-        table.caption = (
-            f"final accuracy: mean test accuracy over the last {'/'.join(map(str, sorted(rounds)))} rounds"
-        )
+    tested = [summary for summary in summaries.values() if summary["final_accuracy"] is not None]
+    meanings = dict.fromkeys(map(final_accuracy, tested))
+    if meanings:
+        table.caption = f"final accuracy: {'; '.join(meanings)}"
         table.caption_justify = "left"
     return table
+
+
+def final_accuracy(summary: Mapping[str, Any]) -> str:
+    """What the number is, in words."""
+    if "kept_round" in summary:
+        return f"test accuracy of the model that is kept, of round {summary['kept_round']}"
+    return f"mean test accuracy over the last {summary['final_accuracy_rounds']} rounds"
 
 
 def shown(value: float | None, *, signed: bool = False) -> str:

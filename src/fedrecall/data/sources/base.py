@@ -14,6 +14,7 @@ import numpy as np
 from fedrecall.data.cache import cache_folder
 from fedrecall.data.transform import Images, Plain
 from fedrecall.errors import InputError
+from fedrecall.writing import told
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ def npy_file(path: Path, shape: tuple[int, ...]) -> Iterator[BinaryIO]:
 
     Written, not mapped: on a full disk that is an error, where a map kills the process.
     """
-    with path.open("wb") as file:
+    with told(path), path.open("wb") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         yield file

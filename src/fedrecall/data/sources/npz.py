@@ -20,6 +20,7 @@ from fedrecall.data.sources.base import DataSet, data_root
 from fedrecall.data.transform import Images, Plain
 from fedrecall.errors import InputError, nearest
 from fedrecall.settings import Positive, Whole
+from fedrecall.writing import told as written
 
 STREAM = 0x74657374  # "test": keeps this draw apart from other uses of an equal seed
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -191,11 +192,12 @@ def write_rows(path: Path, count: int, pieces: Iterator[np.ndarray]) -> None:
     """A `.npy` file of rows that come piece by piece. Written, not mapped: a full disk is then an error."""
     with path.open("wb") as file:
         for number, piece in enumerate(pieces):
-            if number == 0:
-                shape = (count, *piece.shape[1:])
-                descr = npy.dtype_to_descr(piece.dtype)
-                npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
-            file.write(np.ascontiguousarray(piece).tobytes())
+            with written(path):
+                if number == 0:
+                    shape = (count, *piece.shape[1:])
+                    descr = npy.dtype_to_descr(piece.dtype)
+                    npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+                file.write(np.ascontiguousarray(piece).tobytes())
 
 
 def write_statistics(target: Path, images: np.ndarray) -> None:

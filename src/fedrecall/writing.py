@@ -1,0 +1,69 @@
+"""Files that are written whole: beside, then renamed, so that a full disk or a kill never leaves half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from fedrecall.errors import WriteError
+
+LEFTOVERS = ".*.part.*"  # of processes that were killed
+
+
+@contextmanager
+def whole(path: Path, *, flushed: bool = True) -> Iterator[Path]:
+    """A file beside, with the same ending, to be written; at the end it becomes `path`, or nothing is left of it.
+
+    `flushed` waits until it is on the disk: a power cut then leaves the old file or the new one.
+    """
+    beside = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+    try:
+        with told(path):
+            yield beside
+            if flushed:
+                flush(beside)
+            beside.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    with whole(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def flush(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """What the disk refuses is told as a sentence with the file's name."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritten(path, error) from None
+    except SafetensorError as error:  # has the system's error in its words only
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if not found:
+            raise
+        raise unwritten(path, OSError(int(found[1]), os.strerror(int(found[1])))) from None
+
+
+def unwritten(path: Path, error: OSError) -> WriteError:
+    return WriteError(f"the file {str(path)!r} cannot be written: {error.strerror or error}")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What a process that was killed had not written to its end."""
+    for path in folder.glob(LEFTOVERS):
+        path.unlink(missing_ok=True)
