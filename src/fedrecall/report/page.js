@@ -39,6 +39,11 @@ function colourAxis(kind, look) {
   return { colorscale: look.scales[kind], cmin: 0, cmax: 1, colorbar: { ...bar, tickvals: [0, 0.5, 1] } };
 }
 
+function takeRoom(div, { height, layout }) {
+  const slanted = height && layout.xaxis.type === "category" && innerWidth < 600 ? 70 : 0;  // labels on end
+  div.style.height = (height || 320) + slanted + "px";
+}
+
 function draw(div, figure) {
   const look = theme(), layout = figure.layout || {};
   const axis = (given = {}) => ({
@@ -49,8 +54,7 @@ function draw(div, figure) {
   const traces = figure.data.map((trace) =>
     figure.curves ? { ...trace, visible: !hidden.has(trace.meta) } : trace);
   const methods = figure.curves ? figure.data.filter((trace) => trace.name).length : 0;
-  const slanted = figure.height && layout.xaxis.type === "category" && innerWidth < 600 ? 70 : 0;  // labels on end
-  div.style.height = (figure.height || 320) + slanted + "px";
+  takeRoom(div, figure);
   return Plotly.react(div, traces, {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: false, showlegend: false,
     font: { family: "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", size: 12, color: look.ink },
@@ -129,6 +133,7 @@ function matrixFigure(heatmap, kind, choice, columns) {
 const drawn = new Map();  // element -> a function that says what it shows
 function show(div, figure) {
   drawn.set(div, figure);
+  takeRoom(div, figure());  // without a height all charts of the page would be near the screen
   near.observe(div);
 }
 function redraw(wanted = () => true) {
