@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm, Population
-from fedrecall.engines.base import Group, Result
+from fedrecall.engines.base import Group, Result, Rows
 from fedrecall.vector import Tensors
 
 
@@ -29,7 +31,7 @@ class Sums:
 
     def add(self, result: Result, algorithm: Algorithm) -> None:
         if isinstance(result, Group):
-            self._add_group(result, algorithm)
+            self._add_group(result)
             return
         for name, tensor in result.sent.items():
             weight = algorithm.weight(name, result.n, result.steps)
@@ -43,19 +45,18 @@ class Sums:
         self.samples += result.n
         self.loss += result.n * result.metrics["loss"]
 
-    def _add_group(self, group: Group, algorithm: Algorithm) -> None:
+    def _add_group(self, group: Group) -> None:
         """All rows at once, each with its weight."""
-        for name, stacked in group.sent.items():
-            weights = [algorithm.weight(name, row.n, row.steps) for row in group.rows]
-            self.tensors[name] = weighted(self.tensors.get(name), stacked, weights)
-            self.totals[name] = self.totals.get(name, 0.0) + sum(weights)
-        samples = [row.n for row in group.rows]
-        counters = group.buffers["i"].amax(0)
-        self.counters = counters if self.counters is None else torch.maximum(self.counters, counters)
-        self.floats = weighted(self.floats, group.buffers["b"], [float(n) for n in samples])
+        for name in group.sent:
+            self.tensors[name] = added(self.tensors.get(name), group.summed[name], 1.0)
+            self.totals[name] = self.totals.get(name, 0.0) + sum(group.weights[name])
+        if group.buffers:
+            counters = group.buffers["i"].amax(0)
+            self.counters = counters if self.counters is None else torch.maximum(self.counters, counters)
+            self.floats = added(self.floats, group.summed["b"], 1.0)
         self.bytes += sum(tensor.nbytes for tensor in (*group.sent.values(), *group.buffers.values()))
-        self.samples += sum(samples)
-        self.loss += sum(row.n * row.loss for row in group.rows)
+        self.samples += sum(group.rows.samples)
+        self.loss += sum(map(operator.mul, group.rows.samples, group.rows.losses))
 
     def server(self, algorithm: Algorithm, before: Tensors, population: Population) -> Tensors:
         """The server update, rounded once to the model's precision."""
@@ -73,35 +74,41 @@ class Sums:
         return self.loss / self.samples
 
 
-def finite_part(result: Result) -> tuple[Result | None, list[int]]:
+def grouped(rows: Rows, sent: Tensors, buffers: Tensors, algorithm: Algorithm) -> Group:
+    """A group and its sums: in the model's precision, for groups are equal to `serial` up to rounding."""
+    group = Group(rows.tasks[0], sent, buffers, rows=rows)
+    for name, stacked in sent.items():
+        each = {pair: algorithm.weight(name, *pair) for pair in set(rows.pairs())}
+        group.weights[name] = [each[pair] for pair in rows.pairs()]
+        group.summed[name] = torch.tensor(group.weights[name], dtype=stacked.dtype) @ stacked
+    if buffers:
+        group.summed["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
+    return group
+
+
+def finite_part(result: Result, algorithm: Algorithm) -> tuple[Result | None, list[int]]:
     """A result without the clients that sent numbers which are not finite, and who these are."""
-    tensors = [t for t in (*result.sent.values(), *result.buffers.values()) if t.is_floating_point()]
-    if all(map(is_finite, tensors)):
+    looked_at = result.summed if isinstance(result, Group) else {**result.sent, **result.buffers}
+    if all(is_finite(tensor) for tensor in looked_at.values() if tensor.is_floating_point()):
         return result, []
     if not isinstance(result, Group):
         return None, [result.task.client]
+    tensors = [t for t in (*result.sent.values(), *result.buffers.values()) if t.is_floating_point()]
     good = torch.stack([tensor.isfinite().all(1) for tensor in tensors]).all(0)
-    rows = [row for row, kept in zip(result.rows, good.tolist()) if kept]
-    dropped = [row.task.client for row, kept in zip(result.rows, good.tolist()) if not kept]
-    if not rows:
+    dropped = [task.client for task, kept in zip(result.rows.tasks, good.tolist()) if not kept]
+    if not good.any():
         return None, dropped
     sent = {name: stacked[good] for name, stacked in result.sent.items()}
     buffers = {name: stacked[good] for name, stacked in result.buffers.items()}
-    return Group(rows[0].task, sent, buffers, rows=rows), dropped
+    return grouped(result.rows.only(good.tolist()), sent, buffers, algorithm), dropped
 
 
 def is_finite(tensor: Tensor) -> bool:
     """A finite sum has finite parts, and is found in one pass; one that is not may have overflowed."""
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+    return math.isfinite(tensor.sum()) or bool(tensor.isfinite().all())
 
 
 def added(total: Tensor | None, tensor: Tensor, weight: float) -> Tensor:
     if total is None:
         total = torch.zeros_like(tensor, dtype=torch.float64)
     return total.add_(tensor, alpha=weight)
-
-
-def weighted(total: Tensor | None, stacked: Tensor, weights: list[float]) -> Tensor:
-    # Of a group in the model's precision, between groups in float64: groups are equal to `serial` up to rounding.
-    summed = (torch.tensor(weights, dtype=stacked.dtype) @ stacked).double()
-    return summed if total is None else total.add_(summed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -152,7 +151,7 @@ class Evaluator:
         if not self.own_statistics:
             return self._parts(engine, [whole])
         own = [
-            replace(whole, client=client, state_version=store.version(client), clients=(client,))
+            whole._replace(client=client, state_version=store.version(client), clients=(client,))
             for client in clients or range(self.federation.population)
         ]
         return self._parts(engine, own)
@@ -163,7 +162,7 @@ class Evaluator:
         for task in wholes:
             size = len(pooled(self.federation, task.split, task.clients)[1])
             for start in range(0, size, PART):
-                parts.append(replace(task, order=len(parts), start=start, stop=min(start + PART, size)))
+                parts.append(task._replace(order=len(parts), start=start, stop=min(start + PART, size)))
         judged = [result.metrics for result in engine.run(parts)]
         return {name: np.concatenate([part[name] for part in judged]) for name in judged[0]}
 
@@ -175,7 +174,7 @@ class Evaluator:
             key = (split, client if version else -1)
             if key not in self._of_models or self._of_models[key][0] != version:
                 whole = Task("evaluate", t, 0, key[1], state_version=version, split=split)
-                whole = replace(whole, logits=self._wants_logits(split))
+                whole = whole._replace(logits=self._wants_logits(split))
                 self._of_models[key] = version, self._pooled(t, split, self._parts(engine, [whole]))
             lines.append(self._of_models[key][1])
         return {name: float(np.mean([line[name] for line in lines])) for name in lines[0]}

@@ -104,7 +104,7 @@ class Experiment:
             journal.warn(t, result.metrics.get("note"))
             if probe:
                 probe.add(result)
-            good, bad = finite_part(result)
+            good, bad = finite_part(result, self.algorithm)
             dropped += journal.dropped(t, bad, stop=self.recipe.bad_updates == "stop")
             if good:
                 sums.add(good, self.algorithm)

@@ -146,7 +146,7 @@ class Worker:
         result = Result(
             task,
             sent={name: tensor.clone() for name, tensor in sent.items()},
-            buffers={} if job.own_buffers else flat.buffers(),
+            buffers={} if job.own_buffers or not flat.has_buffers else flat.buffers(),
             state=self.store.put(task.client, task.round, new_state),
             n=len(indices),
             steps=steps,

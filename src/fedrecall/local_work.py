@@ -83,16 +83,15 @@ class LocalWork:
     flops_per_sample: int
     sent: Tensors  # what the clients started from
     updates: Updates | None = None  # None: not in this round
-    samples: int = 0
+    trained: Counter[tuple[int, int]] = field(default_factory=Counter)  # clients with so many samples and steps
 
     def add(self, result: Result) -> None:
         if isinstance(result, Group):
-            for (n, steps), clients in Counter((row.n, row.steps) for row in result.rows).items():
-                self.samples += clients * samples_trained(n, steps, self.local, self.least)
-            for i in range(len(result.rows)) if self.updates else ():
+            self.trained.update(result.rows.pairs())
+            for i in range(len(result.rows.tasks)) if self.updates else ():
                 self._add_update({name: stacked[i] for name, stacked in result.sent.items()})
         else:
-            self.samples += samples_trained(result.n, result.steps, self.local, self.least)
+            self.trained[result.n, result.steps] += 1
             self._add_update(result.sent)
 
     def _add_update(self, sent: Tensors) -> None:
@@ -102,4 +101,8 @@ class LocalWork:
                 self.updates.add(update)
 
     def metrics(self) -> dict[str, float]:
-        return {"flops": self.flops_per_sample * self.samples, **(self.updates.metrics() if self.updates else {})}
+        samples = sum(
+            clients * samples_trained(n, steps, self.local, self.least)
+            for (n, steps), clients in self.trained.items()
+        )
+        return {"flops": self.flops_per_sample * samples, **(self.updates.metrics() if self.updates else {})}

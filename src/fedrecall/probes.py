@@ -7,7 +7,6 @@ the round, each client's in its own training task (nowhere else is there such a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -74,7 +73,7 @@ class Probe:
         self.columns = list(range(federation.population)) if sample is None else list(sample)
         self.models = [task.client for task in tasks]
         self.round = tasks[0].round
-        self.tasks = [replace(task, probe=True, clients=self._with_own([task.client])) for task in tasks]
+        self.tasks = [task._replace(probe=True, clients=self._with_own([task.client])) for task in tasks]
         self.rows: list[Arrays] = []
 
     def _with_own(self, models: Sequence[int]) -> tuple[int, ...]:

@@ -103,11 +103,11 @@ class RunFolder:
         return self.path / name
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        self.write_text(name, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
+        self.write_text(name, as_json(value, indent=2) + "\n")
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """One line of a `.jsonl` file, written before the next round begins; on a full disk, no half of it."""
-        path, text = self.path / name, (json.dumps(finite(line), ensure_ascii=False) + "\n").encode()
+        path, text = self.path / name, (as_json(line) + "\n").encode()
         with told(path):
             if name not in self._open:
                 # Without a buffer, which would keep what a full disk refuses and fail again when it is closed.
@@ -162,6 +162,13 @@ def finished_summary(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return summary if isinstance(summary, dict) and summary.get("status") == "finished" else None
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False)
+    except ValueError:
+        return json.dumps(finite(value), indent=indent, ensure_ascii=False)
 
 
 def finite(value: Any) -> Any:

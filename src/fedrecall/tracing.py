@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 
@@ -26,6 +27,7 @@ CHANNELWISE = {
     aten.leaky_relu.default,
     operator.getitem,
 }
+SAME_IF_SHAPED = {aten.expand.default, aten.view.default, aten._unsafe_view.default}
 LANES = 8  # channels that a vector register holds
 
 
@@ -62,6 +64,28 @@ def without_views_of_views(graph: Graph) -> None:
             node.replace_all_uses_with(node.args[0])
         elif node.target is aten.t.default and node.args[0].target is aten.t.default:
             node.replace_all_uses_with(node.args[0].args[0])
+
+
+def without_repeats(graph_module: GraphModule) -> None:
+    """Calls that give back what they are given, and equal calls: a mapped step is full of them.
+
+    Two equal tensors are not one if a later call writes into one of them; then all is left as it is.
+    """
+    from torch.fx.passes.dialect.common.cse_pass import CSEPass
+
+    calls = [node.target for node in graph_module.graph.nodes if isinstance(node.target, OpOverload)]
+    if any(call._schema.is_mutable for call in calls):
+        return
+    for node in list(graph_module.graph.nodes):
+        source: Any = node.args[0] if node.args else None
+        shaped = node.target in SAME_IF_SHAPED and node.meta["val"].shape == source.meta["val"].shape
+        if shaped or (node.target is aten.mul.Scalar and node.args[1] == 1):
+            node.replace_all_uses_with(source)
+        elif node.target is aten.transpose.int is source.target and {*node.args[1:]} == {*source.args[1:]}:
+            node.replace_all_uses_with(source.args[0])
+    merged = CSEPass()(graph_module)
+    assert merged is not None
+    graph_module.graph = merged.graph_module.graph
 
 
 def hoist(graph: Graph, values: dict[Node, Tensor]) -> list[Tensor]:

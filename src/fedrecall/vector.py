@@ -94,6 +94,10 @@ class FlatModel:
             view.copy_(buffer)
             buffer.data = view
 
+    @property
+    def has_buffers(self) -> bool:
+        return bool(self.float_buffers or self.int_buffers)
+
     def buffers(self) -> Tensors:
         """A copy of the buffers: floats as the flat `b`, integers (a batch counter) as the flat `i`."""
         integers = [buffer.reshape(-1).long() for buffer in self.int_buffers.values()]

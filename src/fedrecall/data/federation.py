@@ -221,6 +221,16 @@ class Federation:
         """How many training samples client k has."""
         return int(self._starts[2 * client + 1] - self._starts[2 * client])
 
+    def train_sizes(self, clients: np.ndarray) -> np.ndarray:
+        """How many training samples each of these clients has."""
+        sizes: np.ndarray = self._starts[2 * clients + 1] - self._starts[2 * clients]
+        return sizes
+
+    def train_rows(self, clients: np.ndarray, samples: int) -> np.ndarray:
+        """[clients, samples]: where the training samples of clients are that have so many."""
+        rows: np.ndarray = self._order[self._starts[2 * clients][:, None] + np.arange(samples)]
+        return rows
+
     def trained_on(self, client: int) -> np.ndarray:
         """The training samples of a task: a client's, or those of everyone together."""
         return self.pool("train")[1] if client == EVERYONE else self.train_indices(client)

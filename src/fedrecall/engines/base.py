@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from itertools import compress
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import nn
 
@@ -33,9 +34,8 @@ class Job:
         return self.algorithm.personal or self.batch_norm == "local"
 
 
-@dataclass(frozen=True)
-class Task:
-    """One client's local training, or the evaluation of a range of pooled samples."""
+class Task(NamedTuple):
+    """One client's local training, or the evaluation of a range of pooled samples. Rounds have many of them."""
 
     kind: Literal["train", "evaluate"]
     round: int
@@ -75,20 +75,30 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One client of a group."""
+class Rows:
+    """The clients of a group, column by column."""
 
-    task: Task
-    n: int
-    steps: int
-    loss: float
+    tasks: Sequence[Task]
+    samples: list[int]
+    steps: list[int]
+    losses: list[float]
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Samples and steps of each."""
+        return list(zip(self.samples, self.steps))
+
+    def only(self, kept: Sequence[bool]) -> Rows:
+        tasks, samples = list(compress(self.tasks, kept)), list(compress(self.samples, kept))
+        return Rows(tasks, samples, list(compress(self.steps, kept)), list(compress(self.losses, kept)))
 
 
 @dataclass
 class Group(Result):
     """What several clients' training gives back together: stacked tensors, a row each. They keep no state."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: Rows = field(default_factory=lambda: Rows([], [], [], []))
+    weights: dict[str, list[float]] = field(default_factory=dict)  # of each row of what is sent, by its name
+    summed: Tensors = field(default_factory=dict)  # the rows of what is sent and of the buffers "b", so weighted
 
 
 class Engine(Protocol):

@@ -5,8 +5,10 @@ Nothing is pickled and nothing goes through a pipe but the header, which says wh
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,14 +35,21 @@ class Box:
         self._generation = 0
         self._memory: mmap.mmap | None = None
 
-    def put(self, tensors: Tensors) -> Header:
+    def put(self, tensors: Mapping[str, Tensor | list[Tensor]]) -> Header:
+        """Each as it is; a list of tensors as their stack."""
         places, end = [], 0
-        for name, tensor in tensors.items():
-            places.append((name, tensor.dtype, tuple(tensor.shape), end))
-            end += -(-tensor.numel() * tensor.element_size() // ALIGNMENT) * ALIGNMENT
+        for name, given in tensors.items():
+            first, leading = (given, ()) if isinstance(given, Tensor) else (given[0], (len(given),))
+            shape = (*leading, *first.shape)
+            places.append((name, first.dtype, shape, end))
+            end += -(-math.prod(shape) * first.element_size() // ALIGNMENT) * ALIGNMENT
         memory = self._at_least(end)
         for name, dtype, shape, offset in places:
-            view(memory, dtype, shape, offset).copy_(tensors[name])
+            given, there = tensors[name], view(memory, dtype, shape, offset)
+            if isinstance(given, Tensor):
+                there.copy_(given)
+            else:
+                torch.stack(given, out=there)
         return Header(self._path().name, tuple(places))
 
     def _path(self) -> Path:

@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
+from fedrecall.algorithms.base import Algorithm
 from fedrecall.building import build, least_samples, model_input
 from fedrecall.data.federation import Federation
 from fedrecall.data.transform import Generators
-from fedrecall.engines.base import Job, Row, Task
+from fedrecall.engines.base import Job, Rows, Task
 from fedrecall.frozen import Frozen
 from fedrecall.local import steps_per_epoch
 from fedrecall.objectives.base import Labels
 from fedrecall.rng import orders, torch_stream
 from fedrecall.step import Compared, Step
-from fedrecall.tracing import UntraceableError, finished, trace, without_views_of_views
+from fedrecall.tracing import UntraceableError, finished, trace, without_repeats, without_views_of_views
 from fedrecall.vector import Tensors
 
 Mapped = Callable[..., Any]
@@ -34,23 +35,17 @@ Mapped = Callable[..., Any]
 class Trained:
     """What a group of clients came to, a row each."""
 
-    tasks: Sequence[Task]
+    rows: Rows  # the loss is the mean over a client's steps
     w: Tensor  # [clients, parameters]
-    buffers: Tensors  # "b" and "i", a row each
-    samples: list[int]
-    steps: list[int]
-    loss: Tensor  # [clients]: the mean over a client's steps
-
-    def rows(self) -> list[Row]:
-        columns = zip(self.tasks, self.samples, self.steps, self.loss.tolist())
-        return [Row(*values) for values in columns]
+    buffers: Tensors  # "b" and "i", a row each, if the model has any
 
 
 @dataclass(frozen=True)
 class Plan:
     """The samples of every step of a group of clients."""
 
-    indices: list[np.ndarray]  # of each client's training samples
+    clients: np.ndarray
+    samples: np.ndarray  # [clients]: how many each has to train on
     positions: np.ndarray  # [clients, samples of all steps]
     sizes: list[int]  # of each step's batch, the same for all
     steps: np.ndarray  # [clients]: how many of the steps a client takes
@@ -70,6 +65,9 @@ class Cohort:
         self._mapped: dict[tuple[torch.Size, ...], Mapped] = {}
         self._augments = federation.augments
         self._buffers = {**self.flat.float_buffers, **self.flat.int_buffers}
+        # Is a step no more than w - lr g?
+        corrects = type(job.algorithm).correct is not Algorithm.correct
+        self._plain = not (corrects or job.local.momentum or job.local.weight_decay)
 
     def train(self, tasks: Sequence[Task], states: list[Tensors], server: Tensors, buffers: Tensors) -> Trained:
         """All local steps of these clients, from the published model or from what they have of their own."""
@@ -78,10 +76,13 @@ class Cohort:
         w = self._stacked("w", server["w"], states, own=job.algorithm.personal)
         b = self._stacked("b", buffers["b"], states, own=job.own_buffers)
         i = self._stacked("i", buffers["i"], states, own=job.own_buffers)
-        g, velocity = torch.zeros_like(w), torch.zeros_like(w) if local.momentum else None
+        together = int(plan.steps.min()) == len(plan.sizes)  # do all take all steps?
+        plain = self._plain and together
+        g = w if plain else torch.zeros_like(w)
+        velocity = torch.zeros_like(w) if local.momentum else None
         common = set.intersection(*(set(state) for state in states))
         state = {name: torch.stack([state[name] for state in states]) for name in common}
-        client = self._prepared(plan.indices)
+        client = self._prepared(plan)
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
         if self._sent:
             self._sent.load(server["w"], buffers)
@@ -89,24 +90,32 @@ class Cohort:
         for s, size in enumerate(plan.sizes):
             positions = plan.positions[:, start : start + size]
             start += size
-            active = torch.from_numpy(plan.steps > s)
             x, target = self._batch(positions, augment)
-            loss, new_b, new_i = self._gradient(x, target, w, g, b, i, client)
+            # All start from one model: its products with their samples are one product with all of them.
+            at = server["w"] if s == 0 and not job.algorithm.personal else w
+            loss, gradients, new_b, new_i = self._gradient(x, target, at, b, i, client)
+            if plain:
+                self._spread(w, gradients, alpha=-tasks[0].lr)
+                total += loss
+                b, i = new_b, new_i
+                continue
+            self._spread(g, gradients)
             if local.weight_decay:
                 g.add_(w, alpha=local.weight_decay)
             job.algorithm.correct(g, w, server, state)
             update = g if velocity is None else velocity.mul_(local.momentum).add_(g)
-            if active.all():
+            if together:
                 w.add_(update, alpha=-tasks[0].lr)
                 total += loss
                 b, i = new_b, new_i
             else:  # whole steps are left out, never samples: these would enter batch norm
+                active = torch.from_numpy(plan.steps > s)
                 w.addcmul_(update, active[:, None].to(w.dtype), value=-tasks[0].lr)
                 total += torch.where(active, loss, 0.0)
                 b, i = torch.where(active[:, None], new_b, b), torch.where(active[:, None], new_i, i)
-        samples = [len(part) for part in plan.indices]
         mean = total / torch.from_numpy(plan.steps).clamp(min=1)
-        return Trained(tasks, w, {"b": b, "i": i}, samples, plan.steps.tolist(), mean)
+        rows = Rows(tasks, plan.samples.tolist(), plan.steps.tolist(), mean.tolist())
+        return Trained(rows, w, {"b": b, "i": i} if self.flat.has_buffers else {})
 
     def _stacked(self, name: str, published: Tensor, states: list[Tensors], *, own: bool) -> Tensor:
         if own and any(name in state for state in states):
@@ -115,11 +124,11 @@ class Cohort:
 
     def _plan(self, tasks: Sequence[Task]) -> Plan:
         local, first = self.job.local, tasks[0]
-        indices = [self.federation.trained_on(task.client) for task in tasks]
-        samples = np.array([len(part) for part in indices])
         clients = np.array([task.client for task in tasks])
+        samples = self.federation.train_sizes(clients)
         size = min(local.batch_size, int(samples[0]))
-        per_epoch = np.array([steps_per_epoch(int(n), local, self.least) for n in samples])
+        sizes_seen, which = np.unique(samples, return_inverse=True)
+        per_epoch = np.array([steps_per_epoch(int(n), local, self.least) for n in sizes_seen])[which]
         steps = np.full(len(tasks), first.steps or local.steps or 0)
         if not steps[0]:
             steps = (local.epochs or 0) * per_epoch
@@ -127,9 +136,9 @@ class Cohort:
         if local.partial_batch == "keep":  # then all have equally many samples
             sizes = [min(size, int(samples[0]) - size * (s % int(per_epoch[0]))) for s in range(len(sizes))]
         positions = np.zeros((len(tasks), sum(sizes)), np.int64)
-        for n in np.unique(samples):
+        for n in sizes_seen:
             rows = np.flatnonzero(samples == n)
-            own = np.stack([indices[row] for row in rows])
+            own = self.federation.train_rows(clients[rows], int(n))
             used = min(int(n), size * int(per_epoch[rows[0]]))
             start = 0
             for epoch in range(-(-int(steps[rows[0]]) // int(per_epoch[rows[0]]))):
@@ -138,15 +147,16 @@ class Cohort:
                 positions[rows, start:stop] = np.take_along_axis(own, order, axis=1)[:, : stop - start]
                 start = stop
             positions[rows, start:] = own[:, :1]  # of steps that these clients do not take
-        return Plan(indices, positions, sizes, steps)
+        return Plan(clients, samples, positions, sizes, steps)
 
-    def _prepared(self, indices: list[np.ndarray]) -> Tensors:
+    def _prepared(self, plan: Plan) -> Tensors:
         """What the objective knows of each client's labels, a row each."""
         if not self.job.objective.knows_labels:
             return {}
-        clients, classes = len(indices), self.federation.num_classes
-        owner = np.repeat(np.arange(clients), [len(part) for part in indices])
-        cells = owner * classes + self.federation.train.y[np.concatenate(indices)]
+        clients, classes = len(plan.clients), self.federation.num_classes
+        owner = np.repeat(np.arange(clients), plan.samples)
+        indices = np.concatenate([self.federation.trained_on(client) for client in plan.clients.tolist()])
+        cells = owner * classes + self.federation.train.y[indices]
         counts = torch.from_numpy(np.bincount(cells, minlength=clients * classes)).view(clients, classes)
         beta = (counts.double() / counts.sum(1, keepdim=True)).float()
         prepared: Tensors = vmap(lambda c, b: self.job.objective.prepare(Labels(c, b)))(counts, beta)
@@ -167,23 +177,27 @@ class Cohort:
         return Compared(teacher, features, features)
 
     def _gradient(
-        self, x: Tensor, target: Tensor, w: Tensor, g: Tensor, b: Tensor, i: Tensor, client: Tensors
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Fills g; the losses and the new buffers, a row each."""
+        self, x: Tensor, target: Tensor, w: Tensor, b: Tensor, i: Tensor, client: Tensors
+    ) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
+        """The losses, the gradients of each parameter and the new buffers, a row each; `w` may be one for all."""
         compared = self._compared(x)
         inputs = [x, target, *self._views(w, b, i), *client.values(), *compared.tensors().values()]
         shapes = tuple(tensor.shape for tensor in inputs[:3])
         if shapes not in self._mapped:
-            self._mapped[shapes] = self._trace(inputs, list(client), list(compared.tensors()))
+            self._mapped[shapes] = self._trace(inputs, list(client), list(compared.tensors()), shared=w.ndim == 1)
         with torch.no_grad():
             loss, *rest = self._mapped[shapes](*inputs)
-        slots = self.flat.parameter_slots
-        for slot, gradient in zip(slots, rest):
-            slot.view(g).copy_(gradient)
-        new_b, new_i = b, i
-        if self._buffers:
-            new_b, new_i = self._gathered(rest[len(slots) :], b)
-        return loss, new_b, new_i
+        count = len(self.flat.parameter_slots)
+        new_b, new_i = self._gathered(rest[count:], b) if self.flat.has_buffers else (b, i)
+        return loss, rest[:count], new_b, new_i
+
+    def _spread(self, vectors: Tensor, parts: list[Tensor], alpha: float | None = None) -> None:
+        """Put parameters' parts into stacked vectors, or add them to what is there."""
+        views = [slot.view(vectors) for slot in self.flat.parameter_slots]
+        if alpha is None:
+            torch._foreach_copy_(views, parts)
+        else:
+            torch._foreach_add_(views, parts, alpha=alpha)
 
     def _views(self, w: Tensor, b: Tensor, i: Tensor) -> list[Tensor]:
         """Parameters and buffers of all clients, as views of the stacked vectors."""
@@ -204,8 +218,10 @@ class Cohort:
         parts = [buffer.reshape(len(before), -1).long() for buffer in integers]
         return b, torch.cat(parts, 1) if parts else torch.zeros(len(before), 0, dtype=torch.long)
 
-    def _trace(self, inputs: list[Tensor], client_names: list[str], compared_names: list[str]) -> Mapped:
-        """The step of one client, mapped over all of them, as a graph."""
+    def _trace(
+        self, inputs: list[Tensor], client_names: list[str], compared_names: list[str], *, shared: bool
+    ) -> Mapped:
+        """The step of one client, mapped over all of them, as a graph; `shared`: with the same parameters."""
         slots, buffer_names = self.flat.parameter_slots, list(self._buffers)
 
         def loss_of(
@@ -216,7 +232,7 @@ class Cohort:
             features = self.step.representation.take() if self.step.representation else None
             return self.step.loss(logits, features, target, client, Compared(**compared)), new
 
-        mapped = vmap(grad_and_value(loss_of, has_aux=True))
+        mapped = vmap(grad_and_value(loss_of, has_aux=True), in_dims=(None if shared else 0, 0, 0, 0, 0, 0))
 
         def flat_step(*inputs: Tensor) -> tuple[Tensor, ...]:
             left = list(inputs)
@@ -233,5 +249,6 @@ class Cohort:
         except UntraceableError:
             return flat_step
         without_views_of_views(graph_module.graph)
+        without_repeats(graph_module)
         run: Mapped = finished(graph_module).forward
         return run

@@ -1,12 +1,19 @@
-"""Tasks handed out in parcels, results given back in the order of the tasks."""
+"""Tasks handed out in parcels, their results on the way back, and given back in the order of the tasks."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from fedrecall.engines.base import Result, Task
+from fedrecall.engines.box import Box, Boxes, Header
+
+# Of each result what is no vector; whose the rows of each stack are; and where the stacks lie.
+Packed = tuple[list[tuple[int, int, int, dict[str, Any]]], dict[str, list[int]], Header]
 
 
 @dataclass
@@ -65,3 +72,25 @@ class InOrder:
             self._held[parcel.slot] -= 1
             if not self._held[parcel.slot]:
                 self._free.append(parcel.slot)
+
+
+def packed(results: list[Result], box: Box) -> Packed:
+    """A parcel's results for another process: vectors of one name as one stack, in a box."""
+    owners, stacks = dict[str, list[int]](), dict[str, list[Tensor]]()
+    for at, result in enumerate(results):
+        for kind, tensors in (("sent", result.sent), ("buffers", result.buffers)):
+            for name, tensor in tensors.items():
+                owners.setdefault(f"{kind}.{name}", []).append(at)
+                stacks.setdefault(f"{kind}.{name}", []).append(tensor)
+    rest = [(result.state, result.n, result.steps, result.metrics) for result in results]
+    return rest, owners, box.put(stacks)
+
+
+def unpacked(tasks: list[Task], parcel: Packed, boxes: Boxes) -> list[Result]:
+    rest, owners, header = parcel
+    results = [Result(task, {}, {}, *values) for task, values in zip(tasks, rest)]
+    for key, stack in boxes.take(header).items():
+        kind, _, name = key.partition(".")
+        for at, tensor in zip(owners[key], stack.unbind()):
+            (results[at].sent if kind == "sent" else results[at].buffers)[name] = tensor
+    return results

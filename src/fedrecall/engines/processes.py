@@ -28,7 +28,7 @@ from fedrecall.data.federation import Federation
 from fedrecall.engines.base import Job, Result, Task, place
 from fedrecall.engines.box import Box, Boxes, Header
 from fedrecall.engines.link import Door, receive
-from fedrecall.engines.parcels import InOrder, Parcel
+from fedrecall.engines.parcels import InOrder, Parcel, unpacked
 from fedrecall.errors import ClientError, InputError, WriteError
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
@@ -183,14 +183,7 @@ class Processes:
             self.failed = what
             where = f"{place(what)} failed in a worker process" if what else "a worker process could not begin"
             raise ClientError(f"{where}:\n\n{extra.rstrip()}")
-        run.done(parcel, self._unpacked(what, extra))
-
-    def _unpacked(self, results: list[Result], header: Header) -> list[Result]:
-        for name, tensor in self._boxes.take(header).items():
-            at, group, key = name.split(".", 2)
-            result = results[int(at)]
-            (result.sent if group == "sent" else result.buffers)[key] = tensor
-        return results
+        run.done(parcel, unpacked(parcel.tasks, extra, self._boxes))
 
     def _replace(self, member: Member, parcel: Parcel) -> None:
         member.process.kill()  # it may have closed its connection and live on

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
+import numpy as np
 import torch
 
+from fedrecall.aggregation import grouped
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.data.federation import Federation
-from fedrecall.engines.base import Group, Job, Result, Task
+from fedrecall.engines.base import Job, Result, Task
 from fedrecall.engines.cohort import Cohort, Trained
 from fedrecall.engines.memory import keep_freed_memory
 from fedrecall.errors import InputError
@@ -63,27 +65,24 @@ class Vectorised:
                 self.failed = None
                 yield result
             return
-        for trained, states in self._pool.map(self._train, self._groups(tasks)):
-            if self._sends_models and not tasks[0].probe:
-                sent = {"w": trained.w}
-                yield Group(tasks[0], sent, trained.buffers, rows=trained.rows())
-            else:
-                yield from self._finished(trained, states)
+        for results in self._pool.map(self._train, self._groups(tasks)):
+            yield from results
 
     def _groups(self, tasks: Sequence[Task]) -> list[list[Task]]:
         """Clients with batches of the same sizes together, the largest first, a batch of models each."""
         local, together = self.job.local, dict[int, list[Task]]()
-        for task in tasks:
-            samples = self.federation.train_size(task.client)
-            alike = samples if local.partial_batch == "keep" else min(samples, local.batch_size)
-            together.setdefault(alike, []).append(task)
+        alike = self.federation.train_sizes(np.array([task.client for task in tasks]))
+        if local.partial_batch != "keep":
+            alike = np.minimum(alike, local.batch_size)
+        for task, size in zip(tasks, alike.tolist()):
+            together.setdefault(size, []).append(task)
         return [group[i : i + CLIENTS] for group in together.values() for i in range(0, len(group), CLIENTS)]
 
-    def _train(self, tasks: list[Task]) -> tuple[Trained, list[Tensors]]:
+    def _train(self, tasks: list[Task]) -> Iterable[Result]:
         states = [self._worker.client_state(task) for task in tasks]
         cohort = self._cohorts.get()
         try:
-            return cohort.train(tasks, states, self._worker.server, self._worker.buffers), states
+            trained = cohort.train(tasks, states, self._worker.server, self._worker.buffers)
         except RuntimeError as error:
             reason = " ".join(str(error).split()).partition(". Please")[0]
             raise InputError(
@@ -94,12 +93,16 @@ class Vectorised:
             raise
         finally:
             self._cohorts.put(cohort)
+        if self._sends_models and not tasks[0].probe:
+            return [grouped(trained.rows, {"w": trained.w}, trained.buffers, self.job.algorithm)]
+        return self._finished(trained, states)  # one after the other, as they are asked for
 
     def _finished(self, trained: Trained, states: list[Tensors]) -> Iterator[Result]:
         """What each client sends and keeps."""
-        for i, (row, state) in enumerate(zip(trained.rows(), states)):
+        rows = trained.rows
+        for i, (task, state) in enumerate(zip(rows.tasks, states)):
             buffers = {name: stacked[i] for name, stacked in trained.buffers.items()}
-            yield self._worker.finished_with(row.task, trained.w[i], buffers, state, row.steps, row.loss)
+            yield self._worker.finished_with(task, trained.w[i], buffers, state, rows.steps[i], rows.losses[i])
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

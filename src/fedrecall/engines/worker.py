@@ -17,9 +17,10 @@ import cloudpickle
 import torch
 
 from fedrecall.engines import link
-from fedrecall.engines.base import Result, Task
+from fedrecall.engines.base import Task
 from fedrecall.engines.box import Box, Boxes
 from fedrecall.engines.memory import keep_freed_memory
+from fedrecall.engines.parcels import packed
 from fedrecall.errors import InputError, WriteError
 from fedrecall.local import Worker
 from fedrecall.own_code import their_traceback
@@ -65,21 +66,18 @@ def serve(connection: Connection, worker: Worker, folder: Path) -> None:
 
 def answer(worker: Worker, tasks: list[Task], box: Box) -> tuple[object, ...]:
     """The results of a parcel; their vectors are left in the box."""
-    results, vectors = list[Result](), dict[str, torch.Tensor]()
-    for at, task in enumerate(tasks):
+    results = []
+    for task in tasks:
         try:
-            result = worker.run(task)
+            results.append(worker.run(task))
         except WriteError as error:
             return "unwritten", task, str(error)
         except InputError as error:
             return "refused", task, str(error)
         except Exception as error:
             return "failed", task, their_traceback(error)
-        vectors |= {f"{at}.sent.{name}": tensor for name, tensor in result.sent.items()}
-        vectors |= {f"{at}.buffer.{name}": tensor for name, tensor in result.buffers.items()}
-        results.append(Result(task, {}, {}, result.state, result.n, result.steps, result.metrics))
     try:
-        return "done", results, box.put(vectors)
+        return "done", None, packed(results, box)
     except WriteError as error:
         return "unwritten", None, str(error)
 
