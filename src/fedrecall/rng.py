@@ -49,8 +49,9 @@ def splitmix_array(state: np.ndarray) -> np.ndarray:
     return z
 
 
+@lru_cache(maxsize=1024)
 def key(seed: int, purpose: str, *parts: int) -> int:
-    """A 64-bit hash of what random numbers are for."""
+    """A 64-bit hash of what random numbers are for. That of a round is asked for by each of its clients."""
     state = 0
     for part in (seed, PURPOSES[purpose], *parts):
         state = splitmix(state ^ part % WORD)
