@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedrecall import (
     Centralised,
@@ -25,7 +26,7 @@ from fedrecall import (
     evaluation,
     federate,
 )
-from fedrecall.local_work import Updates, samples_trained
+from fedrecall.local_work import Operations, Updates, samples_trained
 from fedrecall.metrics import METRICS, calibration_error, client_metrics, pooled_metrics
 from fedrecall.summary import to_target
 
@@ -235,6 +236,18 @@ def test_flops_are_those_of_the_matrix_products(finished: Run) -> None:
     # A sample: forward 2 (6 * 8 + 8 * 3); backward as much for the weights, and 2 * 8 * 3 for the hidden layer.
     # A round: 3 clients with 16 training samples, 2 epochs.
     assert [line["flops"] for line in finished.metrics] == [(144 + 144 + 48) * 3 * 2 * 16] * 4
+
+
+def test_operations_are_counted_as_torch_counts_them() -> None:
+    torch.manual_seed(0)
+    convolution = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(36, 5))
+    attention = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    for model, x in ((convolution, torch.randn(2, 3, 8, 8)), (attention, torch.randn(2, 6, 8))):
+        with FlopCounterMode(display=False) as theirs:
+            model(x).sum().backward()
+        with Operations() as ours:
+            model(x).sum().backward()
+        assert ours.total == theirs.get_total_flops() > 1000
 
 
 def test_the_summary_has_the_deviation_and_the_way_to_the_target(finished: Run) -> None:

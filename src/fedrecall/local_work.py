@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.building import dry_batch
@@ -17,6 +19,28 @@ from fedrecall.settings import Local
 from fedrecall.vector import FlatModel, Tensors
 
 
+class Operations(TorchDispatchMode):
+    """Counts arithmetic operations by torch's own formulas, as its FlopCounterMode does; that one loads torch's
+    compiler first, a second or two at the start of every run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.total += int(formula(*args, **(kwargs or {}), out_val=out))
+        return out
+
+
 def flops_per_sample(flat: FlatModel, federation: Federation) -> int:
     """Of one sample's forward and backward pass, as torch counts them: products, convolutions and attention.
 
@@ -24,13 +48,13 @@ def flops_per_sample(flat: FlatModel, federation: Federation) -> int:
     """
     x = dry_batch(federation, flat.w.dtype)
     was_training = flat.module.training
-    with FlopCounterMode(display=False) as counter:
+    with Operations() as counter:
         logits = flat.module.eval()(x)
         if logits.requires_grad:
             logits.sum().backward()
     flat.module.train(was_training)
     flat.g.zero_()
-    return int(counter.get_total_flops()) // len(x)
+    return counter.total // len(x)
 
 
 def samples_trained(samples: int, steps: int, local: Local, least: int) -> int:
