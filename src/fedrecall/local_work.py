@@ -54,7 +54,8 @@ def flops_per_sample(flat: FlatModel, federation: Federation) -> int:
             logits.sum().backward()
     flat.module.train(was_training)
     flat.g.zero_()
-    return counter.total // len(x)
+    total: int = counter.total
+    return total // len(x)
 
 
 def samples_trained(samples: int, steps: int, local: Local, least: int) -> int:
