@@ -23,7 +23,7 @@ from fedrecall.local import Worker
 from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
 
-CLIENTS = 128  # of one batch of models: enough to be worth the calls, and their vectors still fit the cache
+CLIENTS = 256  # of one batch of models at most: enough to be worth the calls, and no more memory than that takes
 
 
 class Vectorised:
@@ -69,14 +69,14 @@ class Vectorised:
             yield from results
 
     def _groups(self, tasks: Sequence[Task]) -> list[list[Task]]:
-        """Clients with batches of the same sizes together, the largest first, a batch of models each."""
+        """Clients with batches of the same sizes together, the largest first, in equal batches of models."""
         local, together = self.job.local, dict[int, list[Task]]()
         alike = self.federation.train_sizes(np.array([task.client for task in tasks]))
         if local.partial_batch != "keep":
             alike = np.minimum(alike, local.batch_size)
         for task, size in zip(tasks, alike.tolist()):
             together.setdefault(size, []).append(task)
-        return [group[i : i + CLIENTS] for group in together.values() for i in range(0, len(group), CLIENTS)]
+        return [part for group in together.values() for part in evenly(group)]
 
     def _train(self, tasks: list[Task]) -> Iterable[Result]:
         states = [self._worker.client_state(task) for task in tasks]
@@ -107,6 +107,12 @@ class Vectorised:
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
         torch.set_num_threads(self._threads_before)
+
+
+def evenly(tasks: list[Task]) -> list[list[Task]]:
+    """By their number alone, so that all threads come to the same bits, however many there are."""
+    parts = -(-len(tasks) // CLIENTS)
+    return [tasks[i * len(tasks) // parts : (i + 1) * len(tasks) // parts] for i in range(parts)]
 
 
 def why_not(job: Job) -> str | None:
