@@ -5,6 +5,7 @@ python benchmarks/step.py W1
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
@@ -78,7 +79,9 @@ def worker_for(name: str, step: str, folder: str) -> tuple[Worker, Tensor, Tenso
 
 
 def main() -> int:
-    name = sys.argv[1] if len(sys.argv) > 1 else "W1"
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("work", nargs="?", default="W1", choices=list(WORKS))
+    name = parser.parse_args().work
     torch.set_num_threads(1)
     keep_freed_memory()
     rate = multiply_rate()
@@ -98,7 +101,7 @@ def main() -> int:
             timed = Timed(graph._run.__self__)  # type: ignore[attr-defined]
             with torch.no_grad():
                 for _ in range(REPEATS):
-                    timed.run(x, target, *graph._state)
+                    timed.run(x, target, *graph._state, *graph._made)
             print(f"\n{step}: a step {traced:.0f} us (eager {eager:.0f}), its batch "
                   f"{best(prepare):.0f}, the update {best(lambda: worker.flat.w.add_(worker.flat.g)):.0f}; "  # noqa: B023
                   f"floor {flops / rate:.0f} us for {flops / 1e6:.1f} MFLOP")  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,18 @@ def test_every_dtype_comes_back_as_it_was(dtype: str, tmp_path: Path) -> None:
     batch, _ = written(tmp_path, x).gather(torch.tensor([6, 0, 6]))
     assert batch.numpy().dtype == x.dtype
     assert (batch.numpy() == x[[6, 0, 6]]).all()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are mapped at once on Linux only")
+def test_all_pages_of_a_file_are_mapped_at_once(tmp_path: Path) -> None:
+    import resource
+
+    x = numbers((2000, 4096))  # 8000 pages
+    samples = written(tmp_path, x)
+    samples.map_pages()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    assert samples.x.sum() == x.sum()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 100
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -45,6 +45,7 @@ class Vectorised:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
         self.job, self.federation = job, federation
+        federation.train.map_pages()
         self._worker = Worker(job, federation, store)
         self._cohorts: SimpleQueue[Cohort] = SimpleQueue()
         for _ in range(self.workers):
