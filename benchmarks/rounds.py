@@ -33,8 +33,8 @@ PEERS = ["flower", "pfl"]  # each with an environment of its own
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("works", nargs="*", default=list(WORKS), metavar="WORK", help="W1, W2, W3 (default: all)")
-    parser.add_argument("--cycles", type=int, default=20, help="turns of each (default: 20)")
-    parser.add_argument("--seconds", type=float, default=2, help="of each turn, about (default: 2)")
+    parser.add_argument("--cycles", type=int, default=12, help="turns of each (default: 12)")
+    parser.add_argument("--seconds", type=float, default=1, help="of each turn, about (default: 1)")
     parser.add_argument("--only", default="", help="kinds with this in their name: 'fast', 'processes'")
     parser.add_argument("--peers", action="store_true", help="beside Flower and pfl")
     chosen = parser.parse_args(arguments)

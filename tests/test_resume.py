@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -122,6 +123,18 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(fedrecall, place) ->
     done = fedrecall("resume", "half", "rounds=12", "--quiet")
     assert done.code == 0
     assert "round-000009.safetensors' is damaged" in done.out
+    assert files("half")["model.safetensors"] == files("whole")["model.safetensors"]
+
+
+def test_a_checkpoint_whose_client_state_is_damaged_is_passed_over(fedrecall, place) -> None:
+    write(algorithm="scaffold")
+    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+    assert fedrecall("run", "recipe.yaml", "rounds=9", "--out", "half", "--quiet").code == 0
+    state = sorted(Path("half/clients").glob("*/*-round-000009.safetensors"))[0]
+    state.write_bytes(state.read_bytes()[:-7])
+    done = fedrecall("resume", "half", "rounds=12", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"the state of client \d+ after round 9 is missing or damaged", done.out)
     assert files("half")["model.safetensors"] == files("whole")["model.safetensors"]
 
 

@@ -20,6 +20,7 @@ from safetensors.torch import load, save_file
 
 from fedrecall.errors import InputError
 from fedrecall.reading import json_value
+from fedrecall.store import ClientStore
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 from fedrecall.writing import remove_leftovers, told, whole, write_whole
@@ -118,12 +119,15 @@ def read_note(path: Path) -> dict[str, Any]:
     return note
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and what is wrong with those after it."""
+def newest(folder: Path, store: ClientStore | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, as are its states in `store`; and what is wrong with the later ones."""
     wrong: list[str] = []
     for note_path in reversed(notes(folder)):
         try:
-            return read(note_path), wrong
+            point = read(note_path)
+            if store is not None:
+                store.check(point.versions)
+            return point, wrong
         except InputError as error:
             wrong.append(str(error))
     return None, wrong

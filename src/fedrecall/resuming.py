@@ -15,6 +15,7 @@ from fedrecall.reading import json_value
 from fedrecall.record import RunFolder, environment, finished_summary
 from fedrecall.running import carry_out
 from fedrecall.settings import shown
+from fedrecall.store import ClientStore
 from fedrecall.version import __version__
 
 # What decides bits beside the recipe: with another of these a run goes on, and says that its bits may differ.
@@ -25,7 +26,7 @@ def starting_point(
     path: Path, experiment: Experiment, *, force: bool = False
 ) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint that an experiment goes on from (None: there is none yet), and what the user should know."""
-    point, notes = checkpoint.newest(path / "checkpoints")
+    point, notes = checkpoint.newest(path / "checkpoints", ClientStore(path / "clients"))
     if point is None and notes and not force:
         raise InputError(f"no checkpoint is whole: {notes[0]}; --force starts the run again from its beginning")
     notes += other_environment(path)

@@ -29,6 +29,10 @@ def checksum(state: Tensors) -> str:
     return digest.hexdigest()
 
 
+def lost(client: int, version: int, path: Path) -> InputError:
+    return InputError(f"the state of client {client} after round {version} is missing or damaged: {str(path)!r}")
+
+
 class ClientStore:
     """States below one folder; `versions` is the table of the round loop that says which state is current."""
 
@@ -55,10 +59,18 @@ class ClientStore:
             if noted not in (None, checksum(state)):
                 raise ValueError
         except (OSError, ValueError, RuntimeError, SafetensorError):
-            raise InputError(
-                f"the state of client {client} after round {version} is missing or damaged: {str(path)!r}"
-            ) from None
+            raise lost(client, version, path) from None
         return state
+
+    def check(self, versions: Mapping[int, int]) -> None:
+        """Are the files of these states there, and as long as they say? Values are checked when they are read."""
+        for client, version in versions.items():
+            path = self._file(client, version)
+            try:
+                with safe_open(path, framework="pt"):
+                    pass
+            except (OSError, SafetensorError):
+                raise lost(client, version, path) from None
 
     def put(self, client: int, round: int, state: Tensors) -> int:
         """Write the client's state of this round and return its version. A state without tensors needs no file."""
