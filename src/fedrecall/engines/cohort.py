@@ -77,8 +77,7 @@ class Cohort:
         b = self._stacked("b", buffers["b"], states, own=job.own_buffers)
         i = self._stacked("i", buffers["i"], states, own=job.own_buffers)
         together = int(plan.steps.min()) == len(plan.sizes)  # do all take all steps?
-        plain = self._plain and together
-        g = w if plain else torch.zeros_like(w)
+        g = None if self._plain and together else torch.zeros_like(w)
         velocity = torch.zeros_like(w) if local.momentum else None
         common = set.intersection(*(set(state) for state in states))
         state = {name: torch.stack([state[name] for state in states]) for name in common}
@@ -94,25 +93,22 @@ class Cohort:
             # All start from one model: its products with their samples are one product with all of them.
             at = server["w"] if s == 0 and not job.algorithm.personal else w
             loss, gradients, new_b, new_i = self._gradient(x, target, at, b, i, client)
-            if plain:
+            # Whole steps are left out, never samples: these would enter batch norm.
+            active = None if together else torch.from_numpy(plan.steps > s)
+            if g is None:
                 self._spread(w, gradients, alpha=-tasks[0].lr)
-                total += loss
-                b, i = new_b, new_i
-                continue
-            self._spread(g, gradients)
-            if local.weight_decay:
-                g.add_(w, alpha=local.weight_decay)
-            job.algorithm.correct(g, w, server, state)
-            update = g if velocity is None else velocity.mul_(local.momentum).add_(g)
-            if together:
-                w.add_(update, alpha=-tasks[0].lr)
-                total += loss
-                b, i = new_b, new_i
-            else:  # whole steps are left out, never samples: these would enter batch norm
-                active = torch.from_numpy(plan.steps > s)
-                w.addcmul_(update, active[:, None].to(w.dtype), value=-tasks[0].lr)
-                total += torch.where(active, loss, 0.0)
-                b, i = torch.where(active[:, None], new_b, b), torch.where(active[:, None], new_i, i)
+            else:
+                self._spread(g, gradients)
+                if local.weight_decay:
+                    g.add_(w, alpha=local.weight_decay)
+                job.algorithm.correct(g, w, server, state)
+                update = g if velocity is None else velocity.mul_(local.momentum).add_(g)
+                w.add_(update if active is None else update * active[:, None], alpha=-tasks[0].lr)
+            if active is not None:
+                loss = torch.where(active, loss, 0.0)
+                new_b, new_i = torch.where(active[:, None], new_b, b), torch.where(active[:, None], new_i, i)
+            total += loss
+            b, i = new_b, new_i
         mean = total / torch.from_numpy(plan.steps).clamp(min=1)
         rows = Rows(tasks, plan.samples.tolist(), plan.steps.tolist(), mean.tolist())
         return Trained(rows, w, {"b": b, "i": i} if self.flat.has_buffers else {})
