@@ -9,7 +9,15 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedrecall.tracing import UntraceableError, aten, finished, pad_channels, pool_before_relu, trace
+from fedrecall.tracing import (
+    UntraceableError,
+    aten,
+    finished,
+    pad_channels,
+    pool_before_relu,
+    trace,
+    without_repeats,
+)
 
 
 def targets(graph_module) -> list[object]:
@@ -47,6 +55,33 @@ def test_a_relu_that_others_read_stays_where_it_is() -> None:
     expected = targets(graph_module)
     pool_before_relu(graph_module.graph)
     assert targets(graph_module) == expected
+
+
+def test_calls_that_change_nothing_or_repeat_another_are_dropped() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        same = aten.mul.Scalar(x.expand(3, 4).view(3, 4), 1)
+        return same.transpose(0, 1).transpose(1, 0).exp() + x.exp()
+
+    x = torch.randn(3, 4)
+    graph_module = trace(twice, [x])
+    without_repeats(graph_module)
+    finished(graph_module)
+    assert targets(graph_module).count(aten.exp.default) == 1
+    assert aten.transpose.int not in targets(graph_module)
+    assert torch.equal(graph_module(x), 2 * x.exp())
+
+
+def test_equal_tensors_stay_two_where_one_is_written_into() -> None:
+    def written(x: torch.Tensor) -> torch.Tensor:
+        first, second = x * x, x * x
+        first.reciprocal_()
+        return first + second
+
+    x = torch.rand(3) + 1
+    graph_module = trace(written, [x])
+    without_repeats(graph_module)
+    finished(graph_module)
+    assert torch.allclose(graph_module(x), 1 / x**2 + x**2)
 
 
 def convolutions(*channels: int) -> nn.Sequential:
