@@ -37,7 +37,7 @@ class Trained:
 
     rows: Rows  # the loss is the mean over a client's steps
     w: Tensor  # [clients, parameters]
-    buffers: Tensors  # "b" and "i", a row each, if the model has any
+    buffers: Tensors  # "b" and "i", a row each
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Cohort:
             b, i = new_b, new_i
         mean = total / torch.from_numpy(plan.steps).clamp(min=1)
         rows = Rows(tasks, plan.samples.tolist(), plan.steps.tolist(), mean.tolist())
-        return Trained(rows, w, {"b": b, "i": i} if self.flat.has_buffers else {})
+        return Trained(rows, w, {"b": b, "i": i})
 
     def _stacked(self, name: str, published: Tensor, states: list[Tensors], *, own: bool) -> Tensor:
         if own and any(name in state for state in states):

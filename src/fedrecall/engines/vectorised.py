@@ -95,7 +95,8 @@ class Vectorised:
         finally:
             self._cohorts.put(cohort)
         if self._sends_models and not tasks[0].probe:
-            return [grouped(trained.rows, {"w": trained.w}, trained.buffers, self.job.algorithm)]
+            buffers = trained.buffers if self._worker.flat.has_buffers else {}
+            return [grouped(trained.rows, {"w": trained.w}, buffers, self.job.algorithm)]
         return self._finished(trained, states)  # one after the other, as they are asked for
 
     def _finished(self, trained: Trained, states: list[Tensors]) -> Iterator[Result]:
