@@ -22,6 +22,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -29,7 +30,7 @@ format: $(VENV)/.installed-dev
 
 # What must be refused in a sentence, in many more shapes than the tests try.
 fuzz: $(VENV)/.installed-dev
-	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -m slow tests/test_fuzz_recipes.py tests/test_fuzz_files.py $(PYTEST_ARGS)
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -m slow tests/behaviour/test_fuzz_recipes.py tests/behaviour/test_fuzz_files.py $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/rounds.py

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedrecall.engines.memory import keep_freed_memory
+from fedrecall.engines.malloc import keep_freed_memory
 from plain import model, train
 from turns import Turns
 from work import WORKS, Work, data

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from fedrecall import Federation, Iid, federate
-from fedrecall.judge import EVALUATION_BATCH
+from fedrecall.client.predict import EVALUATION_BATCH
 from fedrecall.models.lenet import lenet
 
 CLIENTS, SAMPLES, ROUND, ROUNDS = 100, 50_000, 10, 2  # a tenth of the samples is for validation

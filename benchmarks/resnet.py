@@ -19,11 +19,11 @@ import torch
 from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Images, Local
-from fedrecall.engines.base import Job, Task
-from fedrecall.engines.memory import keep_freed_memory
-from fedrecall.local import Worker
+from fedrecall.client.work import Job, Task
+from fedrecall.client.worker import Worker
+from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.models.resnet import resnet18
-from fedrecall.store import ClientStore
+from fedrecall.runs.client_states import ClientStore
 
 STEPS, BATCH = 3, 64
 

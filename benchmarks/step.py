@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Images, Local
-from fedrecall.engines.base import Job
-from fedrecall.engines.memory import keep_freed_memory
-from fedrecall.local import Worker
-from fedrecall.local_work import flops_per_sample
+from fedrecall.client.step import TRACE_AFTER
+from fedrecall.client.work import Job
+from fedrecall.client.worker import Worker
+from fedrecall.engines.malloc import keep_freed_memory
+from fedrecall.measure.training_cost import flops_per_sample
 from fedrecall.models.lenet import lenet
-from fedrecall.step import TRACE_AFTER
-from fedrecall.store import ClientStore
+from fedrecall.runs.client_states import ClientStore
 from work import WORKS, data
 
 REPEATS = 200

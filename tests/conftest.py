@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from made_runs import make_run  # noqa: F401  (a fixture)
 
-from fedrecall import cli
+from fedrecall.cli import main as cli
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,7 +32,7 @@ def steps_are_recorded_early() -> Iterator[None]:
     """Runs in this process record their steps within the few that tests take; those in workers do so later, and
     must come to the same bits."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedrecall.step.TRACE_AFTER", 20)
+        patch.setattr("fedrecall.client.step.TRACE_AFTER", 20)
         yield
 
 
@@ -75,7 +76,7 @@ def workers_of() -> Callable[[int], list[int]]:
                 command = path.with_name("cmdline").read_bytes()  # of a dead process that is not waited for: empty
             except OSError:
                 continue
-            if parent_of_it == parent and b"fedrecall.engines.worker" in command:
+            if parent_of_it == parent and b"fedrecall.engines.processes.worker_main" in command:
                 found.append(int(path.parent.name))
         return sorted(found)
 

@@ -16,11 +16,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedrecall import losses
 from fedrecall.errors import InputError
+from fedrecall.labels import class_proportions
 from fedrecall.losses import (
     WSMLoss,
     check_beta,
     check_targets,
-    class_proportions,
     log_weights,
     quick_cross_entropy,
     reweighted_cross_entropy,

@@ -42,3 +42,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     if found:
         return f"did you mean {found[0]!r}?"
     return f"there are: {', '.join(names)}" if names else "there is none"
+
+
+def shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -8,37 +8,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedrecall.errors import InputError
-
-ArrayLike = Tensor | npt.NDArray[Any] | Sequence[Any]
-
-
-def class_proportions(labels: ArrayLike, num_classes: int, ignore_index: int = -100) -> Tensor:
-    """The share of each class in `labels` (of any shape), in float32; ignored labels are left out.
-
-    >>> class_proportions([0, 0, 2, -100], num_classes=4)
-    tensor([0.6667, 0.0000, 0.3333, 0.0000])
-    """
-    values = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if values.size and not np.issubdtype(values.dtype, np.integer):
-        raise InputError(f"Labels must be integers, not {values.dtype} such as {values.flat[0]}.")
-    kept = values[values != ignore_index].astype(np.int64)
-    if not kept.size:
-        raise InputError(f"There is no label to count: {values.size} labels were given, all of them ignored.")
-    outside = kept[(kept < 0) | (kept >= num_classes)]
-    if outside.size:
-        raise InputError(f"Label {outside[0]} is out of range: the classes are 0 to {num_classes - 1}.")
-    shares = torch.from_numpy(np.bincount(kept, minlength=num_classes) / kept.size).float()
-    return shares.to(labels.device) if isinstance(labels, Tensor) else shares
+from fedrecall.labels import ArrayLike
 
 
 def log_weights(beta: ArrayLike, tau: float = 1.0, smoothing: float = 0.0) -> Tensor:
@@ -240,6 +217,7 @@ class WSMLoss(nn.Module):
 
     `validate` checks the labels of the first batch (None), of all (True) or of none (False, as `vmap` needs).
 
+    >>> from fedrecall import class_proportions
     >>> loss = WSMLoss(class_proportions([0, 1, 1], num_classes=3))
     >>> loss(torch.tensor([[2.0, 1.0, 9.0]]), torch.tensor([0]))
     tensor(-0.5472)

@@ -14,7 +14,7 @@ import pytest
 
 from fedrecall import Federation, Iid, Natural
 from fedrecall.data.sources import DATASETS, npz
-from fedrecall.data.sources.npz import refuse_bomb
+from fedrecall.data.sources.own_files import refuse_bomb
 from fedrecall.data.transform import Images, Plain
 from fedrecall.errors import InputError
 

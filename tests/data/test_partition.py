@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrecall.data.draws import dirichlet_shares, draw_classes
 from fedrecall.data.partition import (
     PARTITIONS,
     Assignment,
@@ -21,6 +20,7 @@ from fedrecall.data.partition import (
     Shards,
     label_counts,
 )
+from fedrecall.data.partition_draws import dirichlet_shares, draw_classes
 from fedrecall.errors import InputError
 
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedrecall.data.partition import (
-    PARTITIONS,
-    Classwise,
-    Dirichlet,
-    Iid,
-    Natural,
-    Shards,
-)
+from fedrecall.data.partition import PARTITIONS, Classwise, Dirichlet, Iid, Natural, Shards
 from fedrecall.errors import InputError
 
 

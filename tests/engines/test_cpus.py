@@ -6,12 +6,12 @@ import pytest
 from torch import nn
 
 from fedrecall import WSM, FedAvg, Local
+from fedrecall.client.work import Job
 from fedrecall.engines import cpus
-from fedrecall.engines.base import Job
-from fedrecall.engines.choice import choose
-from fedrecall.engines.processes import Processes
+from fedrecall.engines.auto import choose
+from fedrecall.engines.processes.engine import Processes
 from fedrecall.engines.serial import Serial
-from fedrecall.settings import Execution
+from fedrecall.recipe.settings import Execution
 
 MODEL = nn.Conv2d(1, 1, 1)
 
@@ -50,7 +50,7 @@ def chosen(steps: int, clients: int = 10, **execution) -> tuple[type, int | None
 
 
 def test_auto_takes_workers_for_long_runs_only(monkeypatch) -> None:
-    monkeypatch.setattr("fedrecall.engines.choice.usable_cpus", lambda: 4)
+    monkeypatch.setattr("fedrecall.engines.auto.usable_cpus", lambda: 4)
     assert chosen(100) == (Serial, 1)
     assert chosen(100_000) == (Processes, 4)
     assert chosen(100_000, clients=2) == (Processes, 2)

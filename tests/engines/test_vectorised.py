@@ -33,10 +33,10 @@ from fedrecall import (
     Scaffold,
     federate,
 )
-from fedrecall.engines.base import Job
-from fedrecall.engines.choice import choose
+from fedrecall.client.work import Job
+from fedrecall.engines.auto import choose
 from fedrecall.engines.vectorised import CLIENTS
-from fedrecall.settings import Execution
+from fedrecall.recipe.settings import Execution
 
 SIZES = [20, 30, 9, 40, 8, 20, 20]
 

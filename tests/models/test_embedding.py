@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrecall import WSM, Dirichlet, Federation, Iid, InputError, Local, federate
-from fedrecall.config import load
 from fedrecall.models import MODELS, MeanEmbedding, embedding
+from fedrecall.recipe.layers import load
 from fedrecall.vector import FlatModel
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrecall import Federation, Iid, InputError, Local, federate
-from fedrecall.config import load
 from fedrecall.models import resnet18
 from fedrecall.models.resnet import BasicBlock, ResNet18
+from fedrecall.recipe.layers import load
 from fedrecall.vector import FlatModel
 
 NORMS = ["batch", "group", "none"]

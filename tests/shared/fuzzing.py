@@ -16,11 +16,11 @@ import yaml
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from fedrecall import config
 from fedrecall.errors import InputError
-from fedrecall.record import RunFolder
-from fedrecall.run import load_federation, recipe_experiment
-from fedrecall.running import carry_out
+from fedrecall.front.federate import load_federation, recipe_experiment
+from fedrecall.recipe.layers import load as load_recipe
+from fedrecall.runs.folder import RunFolder
+from fedrecall.simulation.loop import carry_out
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2000"))  # of all slow tests together; `make fuzz` wants more
 MOST_SECONDS = 20.0  # of one example, on a busy machine; most take a few milliseconds
@@ -120,7 +120,7 @@ def make_finished_run(folder: Path, recipe: Mapping[str, Any], arrays: Mapping[s
         patch.chdir(folder)
         np.savez("my.npz", **arrays)
         Path("recipe.yaml").write_text(yaml.safe_dump(recipe))
-        loaded = config.load("recipe.yaml")
+        loaded = load_recipe("recipe.yaml")
         carry_out(recipe_experiment(loaded, load_federation(loaded)), RunFolder.create(Path("kept")))
 
 

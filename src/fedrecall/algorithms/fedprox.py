@@ -8,7 +8,7 @@ from typing import Annotated
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm
-from fedrecall.settings import Rate
+from fedrecall.options import Rate
 from fedrecall.vector import Tensors
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps
-from fedrecall.settings import Rate
+from fedrecall.options import Rate
 from fedrecall.vector import Tensors
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from torch import Tensor, zeros_like
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
-from fedrecall.settings import Rate
+from fedrecall.options import Rate
 from fedrecall.vector import Tensors
 
 

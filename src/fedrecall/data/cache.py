@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedrecall.atomic_files import unwritten
 from fedrecall.errors import InputError
-from fedrecall.writing import unwritten
 
 VERSION = 1  # of what is cached; raise it when a reader decodes differently
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.data.draws import Ints
 from fedrecall.data.partition import Assignment, label_counts
+from fedrecall.data.partition_draws import Ints
 from fedrecall.errors import InputError
 
 MOST_LISTED = 20

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedrecall.atomic_files import whole
 from fedrecall.data.federation import Federation
-from fedrecall.writing import whole
 
 
 def export_clients(federation: Federation, folder: Path) -> list[Path]:

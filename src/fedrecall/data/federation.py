@@ -15,10 +15,9 @@ from PIL import Image
 from fedrecall.data.partition import Assignment, Natural, Partition, label_counts
 from fedrecall.data.samples import Samples, as_array, checked
 from fedrecall.data.sources import DataSet
-from fedrecall.data.transform import Images, Plain, image_statistics
-from fedrecall.errors import InputError
-from fedrecall.objectives.base import Labels
-from fedrecall.settings import shown
+from fedrecall.data.transform import Images, Plain, channels_last, normalised
+from fedrecall.errors import InputError, shown
+from fedrecall.labels import Labels
 
 Arrays = tuple[Any, Any]
 MOST_CLASSES = 100_000  # more, inferred from the largest label, is a mistake rather than a data set
@@ -246,8 +245,7 @@ class Federation:
     def labels(self, client: int) -> Labels:
         """Counts and shares of the classes among the client's training samples."""
         counts = np.bincount(self.train.y[self.trained_on(client)], minlength=self.num_classes)
-        shares = (counts / counts.sum()).astype(np.float32)
-        return Labels(torch.from_numpy(counts), torch.from_numpy(shares))
+        return Labels.of(torch.from_numpy(counts))
 
     def beta(self, client: int) -> torch.Tensor:
         """The share of each class in the client's training labels."""
@@ -286,25 +284,3 @@ class Federation:
         _, positions = self.pool("validation")
         owners: np.ndarray = self.assignment.client[positions]
         return owners
-
-
-def normalised(x: np.ndarray) -> Images:
-    """By the images' own mean and deviation; a channel that is constant has no deviation to divide by."""
-    mean, std = image_statistics(x)
-    return Images(mean, tuple(s if s > 0 else 1.0 for s in std))
-
-
-def channels_last(x: np.ndarray, layout: str) -> np.ndarray:
-    """Images as (N, H, W, C), which is how they are stored."""
-    if x.ndim == 3:
-        return x[..., None]
-    if layout == "auto":
-        first, last = x.shape[1] in (1, 3, 4), x.shape[3] in (1, 3, 4)
-        if first == last:
-            raise InputError(
-                f"images of shape {x.shape} may be channels first or last; say layout='nchw' or 'nhwc'"
-            )
-        layout = "nchw" if first else "nhwc"
-    if layout not in ("nchw", "nhwc"):
-        raise InputError(f"layout is {layout!r}; 'auto', 'nchw' or 'nhwc' was expected")
-    return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if layout == "nchw" else x

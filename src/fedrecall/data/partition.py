@@ -17,9 +17,9 @@ import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
 
-from fedrecall.data.draws import Ints, dirichlet_shares, draw_classes, samples_of
+from fedrecall.atomic_files import whole
+from fedrecall.data.partition_draws import Ints, dirichlet_shares, draw_classes, samples_of
 from fedrecall.errors import InputError
-from fedrecall.writing import whole
 
 Ids = NDArray[Any] | None
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrecall.atomic_files import told
 from fedrecall.errors import InputError
-from fedrecall.writing import told
 
 POPULATE_READ = 22  # of Linux's mman.h; Python has no name for it
 

@@ -129,3 +129,25 @@ def image_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float
     mean = shares @ values
     variance = (shares * (values - mean[:, None]) ** 2).sum(axis=1)
     return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
+
+
+def normalised(x: np.ndarray) -> Images:
+    """By the images' own mean and deviation; a channel that is constant has no deviation to divide by."""
+    mean, std = image_statistics(x)
+    return Images(mean, tuple(s if s > 0 else 1.0 for s in std))
+
+
+def channels_last(x: np.ndarray, layout: str) -> np.ndarray:
+    """Images as (N, H, W, C), which is how they are stored."""
+    if x.ndim == 3:
+        return x[..., None]
+    if layout == "auto":
+        first, last = x.shape[1] in (1, 3, 4), x.shape[3] in (1, 3, 4)
+        if first == last:
+            raise InputError(
+                f"images of shape {x.shape} may be channels first or last; say layout='nchw' or 'nhwc'"
+            )
+        layout = "nchw" if first else "nhwc"
+    if layout not in ("nchw", "nhwc"):
+        raise InputError(f"layout is {layout!r}; 'auto', 'nchw' or 'nhwc' was expected")
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if layout == "nchw" else x

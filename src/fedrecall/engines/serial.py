@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from fedrecall.client.work import Job, Result, Task
+from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
-from fedrecall.engines.base import Job, Result, Task
-from fedrecall.engines.memory import keep_freed_memory
-from fedrecall.local import Worker
-from fedrecall.store import ClientStore
+from fedrecall.engines.malloc import keep_freed_memory
+from fedrecall.runs.client_states import ClientStore
 from fedrecall.vector import Tensors
 
 

@@ -12,15 +12,14 @@ from queue import SimpleQueue
 import numpy as np
 import torch
 
-from fedrecall.aggregation import grouped
 from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.cohort import Cohort, Trained
+from fedrecall.client.work import Job, Result, Task, grouped
+from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
-from fedrecall.engines.base import Job, Result, Task
-from fedrecall.engines.cohort import Cohort, Trained
-from fedrecall.engines.memory import keep_freed_memory
+from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.errors import InputError
-from fedrecall.local import Worker
-from fedrecall.store import ClientStore
+from fedrecall.runs.client_states import ClientStore
 from fedrecall.vector import Tensors
 
 CLIENTS = 256  # of one batch of models at most: enough to be worth the calls, and no more memory than that takes

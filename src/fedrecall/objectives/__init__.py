@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedrecall.objectives.base import Labels, Objective
+from fedrecall.labels import Labels
+from fedrecall.objectives.base import Objective
 from fedrecall.objectives.cross_entropy import CrossEntropy
 from fedrecall.objectives.fedlc import FedLC
 from fedrecall.objectives.fedntd import FedNTD

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
+from fedrecall.labels import Labels
 from fedrecall.vector import Tensors
 
 NOTHING: frozenset[str] = frozenset()
 TEACHER = frozenset({"teacher"})
-
-
-@dataclass(frozen=True)
-class Labels:
-    """What a client knows of its own training labels."""
-
-    counts: Tensor  # [C] int64: samples of each class
-    beta: Tensor  # [C] float32: their shares
 
 
 class Objective:

@@ -8,7 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrecall.objectives.base import Labels, Objective, in_full
+from fedrecall.labels import Labels
+from fedrecall.objectives.base import Objective, in_full
 from fedrecall.vector import Tensors
 
 

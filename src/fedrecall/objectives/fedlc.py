@@ -8,8 +8,9 @@ from typing import Annotated
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrecall.objectives.base import Labels, Objective, in_full
-from fedrecall.settings import Rate
+from fedrecall.labels import Labels
+from fedrecall.objectives.base import Objective, in_full
+from fedrecall.options import Rate
 from fedrecall.vector import Tensors
 
 

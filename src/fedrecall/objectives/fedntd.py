@@ -10,9 +10,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrecall.objectives.base import TEACHER, Labels, Objective, in_full
+from fedrecall.labels import Labels
+from fedrecall.objectives.base import TEACHER, Objective, in_full
 from fedrecall.objectives.distillation import distilled
-from fedrecall.settings import Rate
+from fedrecall.options import Rate
 from fedrecall.vector import Tensors
 
 

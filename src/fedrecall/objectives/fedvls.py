@@ -8,10 +8,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from fedrecall.labels import Labels
 from fedrecall.losses import log_weights, quick_cross_entropy
-from fedrecall.objectives.base import TEACHER, Labels, Objective, in_full
+from fedrecall.objectives.base import TEACHER, Objective, in_full
 from fedrecall.objectives.distillation import OUT, distilled
-from fedrecall.settings import Rate
+from fedrecall.options import Rate
 from fedrecall.vector import Tensors
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedrecall.labels import Labels
 from fedrecall.losses import quick_cross_entropy
-from fedrecall.objectives.base import Labels, Objective
+from fedrecall.objectives.base import Objective
 from fedrecall.vector import Tensors
 
 

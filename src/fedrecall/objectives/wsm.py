@@ -8,10 +8,11 @@ from typing import Annotated
 from torch import Tensor
 
 from fedrecall.errors import InputError
+from fedrecall.labels import Labels
 from fedrecall.losses import log_weights, quick_cross_entropy
-from fedrecall.objectives.base import NOTHING, TEACHER, Labels, Objective
+from fedrecall.objectives.base import NOTHING, TEACHER, Objective
 from fedrecall.objectives.distillation import distilled
-from fedrecall.settings import Rate
+from fedrecall.options import Rate
 from fedrecall.vector import Tensors
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.report.load import Tree
-from fedrecall.report.methods import Method, flattened, key_of, labels
+from fedrecall.report.comparison import Method, flattened, key_of, labels
+from fedrecall.runs.reader import Tree
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrecall.report.methods import Method
+from fedrecall.report.comparison import Method
 
 LAST = 100  # points at the end that are never thinned out: the final accuracy is made of them
 MOST = 300  # points before those

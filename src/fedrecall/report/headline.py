@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrecall.report.methods import Method, best, blocks
-from fedrecall.report.words import MINUS, percent, points
+from fedrecall.report.comparison import Method, best, blocks
+from fedrecall.report.wording import MINUS, percent, points
 
 
 @dataclass(frozen=True)

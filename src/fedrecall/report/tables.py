@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.report.methods import Method, best, blocks, differences, flattened
-from fedrecall.report.published import published
-from fedrecall.report.words import KEY_NAMES, MINUS, in_words, number
+from fedrecall.report.comparison import Method, best, blocks, differences, flattened
+from fedrecall.report.paper_results import published
+from fedrecall.report.wording import KEY_NAMES, MINUS, in_words, number
 
 
 @dataclass(frozen=True)

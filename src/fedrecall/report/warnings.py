@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedrecall.report.load import RunData, is_number
-from fedrecall.report.methods import Method, blocks, same_seeds
-from fedrecall.report.words import counted, listed, percent
+from fedrecall.report.comparison import Method, blocks, same_seeds
+from fedrecall.report.wording import counted, listed, percent
+from fedrecall.runs.reader import RunData, is_number
 
 CLAIM = 0.01  # the difference that readers like to speak of
 

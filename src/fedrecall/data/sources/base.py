@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from fedrecall.atomic_files import told
 from fedrecall.data.cache import cache_folder
 from fedrecall.data.transform import Images, Plain
 from fedrecall.errors import InputError
-from fedrecall.writing import told
 
 
 @dataclass(frozen=True, eq=False)

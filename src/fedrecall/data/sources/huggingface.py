@@ -17,7 +17,7 @@ from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
 from fedrecall.data.cache import decoded
 from fedrecall.data.sources.base import DataSet, data_root
-from fedrecall.data.transform import Images, Plain
+from fedrecall.data.transform import Images, Plain, channels_last, normalised
 from fedrecall.errors import InputError, nearest
 
 BATCH = 1000  # rows in memory at a time
@@ -222,8 +222,6 @@ def write_rows(path: Path, count: int, arrays: Iterator[np.ndarray]) -> None:
 
 def write_statistics(target: Path) -> None:
     """Mean and deviation of the training images, so that a cached data set need not be read for them."""
-    from fedrecall.data.federation import normalised  # which imports the data sets
-
     x = np.load(target / "x_train.npy", mmap_mode="r", allow_pickle=False)
     if x.dtype == np.uint8:
         transform = normalised(x)
@@ -264,8 +262,6 @@ def stacked(images: Sequence[Any], mode: str | None, name: str, start: int) -> n
 
 
 def numbers(values: Sequence[np.ndarray], dtype: str, layout: str) -> np.ndarray:
-    from fedrecall.data.federation import channels_last  # which imports the data sets
-
     if all(x.ndim == 1 for x in values):
         x = np.stack(values, axis=1).astype(np.float32)
     elif len(values) > 1:

@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fedrecall.data.cache import decoded
 from fedrecall.data.sources.base import DataSet
-from fedrecall.data.sources.npz import (
+from fedrecall.data.sources.own_files import (
     Augmented,
     Seed,
     TestFraction,
@@ -24,8 +24,8 @@ from fedrecall.data.sources.npz import (
     write_rows,
     write_statistics,
 )
-from fedrecall.errors import InputError
-from fedrecall.settings import Positive, shown
+from fedrecall.errors import InputError, shown
+from fedrecall.options import Positive
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # none that starts another program

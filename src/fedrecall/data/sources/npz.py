@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Annotated, Literal, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
 
 from fedrecall.data.cache import decoded
 from fedrecall.data.samples import checked
-from fedrecall.data.sources.base import DataSet, data_root
-from fedrecall.data.transform import Images, Plain
+from fedrecall.data.sources.base import DataSet
+from fedrecall.data.sources.own_files import (
+    PIECE,
+    Augmented,
+    Classes,
+    Layout,
+    Limit,
+    Where,
+    as_kept,
+    class_count,
+    own_path,
+    refuse_bomb,
+    told,
+    write_rows,
+    write_statistics,
+)
+from fedrecall.data.transform import channels_last
 from fedrecall.errors import InputError, nearest
-from fedrecall.settings import Positive, Whole
-from fedrecall.writing import told as written
 
-STREAM = 0x74657374  # "test": keeps this draw apart from other uses of an equal seed
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("ids_train", "ids", "class_names")
 KINDS = {  # by what a key begins with: numpy's letters for the types that it may have, in words
@@ -32,16 +42,6 @@ KINDS = {  # by what a key begins with: numpy's letters for the types that it ma
     "c": ("U", "strings were expected"),
 }
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-PIECE = 2**24  # bytes in memory at a time
-MOST_CLASSES = 100_000  # a larger label without a word on it is an id or a mistake
-
-Where = Annotated[str, "the file, in the working folder or below the data folder (--data)"]
-Layout = Annotated[Literal["auto", "nhwc", "nchw"], "of colour images: channels last or first"]
-Classes = Annotated[Positive | None, "how many classes there are (default: class_names, or the largest label + 1)"]
-Limit = Annotated[Positive | None, "bytes that it may unpack to (default: 100 times the file, at least 1 GiB)"]
-TestFraction = Annotated[float, "without `test`: this share, drawn at random, is for the test"]
-Seed = Annotated[Whole, "of that draw"]
-Augmented = Annotated[bool, "images: random crops after padding by 4, and horizontal flips"]
 
 
 def npz(
@@ -169,8 +169,6 @@ def are_images(header: Header) -> bool:
 
 def rows(stream: IO[bytes], header: Header, key: str, layout: str) -> Iterator[np.ndarray]:
     """An array of the file, some rows at a time, in the form in which they are kept."""
-    from fedrecall.data.federation import channels_last  # which imports the sources
-
     count = header.shape[0]
     step = count if header.fortran else max(1, PIECE * count // max(1, header.size))
     for start in range(0, count, step):
@@ -188,101 +186,4 @@ def rows(stream: IO[bytes], header: Header, key: str, layout: str) -> Iterator[n
             yield piece.astype(piece.dtype.newbyteorder("="))
 
 
-def write_rows(path: Path, count: int, pieces: Iterator[np.ndarray]) -> None:
-    """A `.npy` file of rows that come piece by piece. Written, not mapped: a full disk is then an error."""
-    with path.open("wb") as file:
-        for number, piece in enumerate(pieces):
-            with written(path):
-                if number == 0:
-                    shape = (count, *piece.shape[1:])
-                    descr = npy.dtype_to_descr(piece.dtype)
-                    npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
-                file.write(np.ascontiguousarray(piece).tobytes())
-
-
-def write_statistics(target: Path, images: np.ndarray) -> None:
-    """By what images are normalised, beside them: counting all pixels is not for every run."""
-    from fedrecall.data.federation import normalised  # which imports the sources
-
-    found = normalised(images)
-    np.save(target / "statistics.npy", np.array([found.mean, found.std]))
-
-
-def as_kept(arrays: Mapping[str, np.ndarray], augment: bool) -> Images | Plain:
-    """How the samples become a model's input, by what the cache has of them."""
-    if "statistics" not in arrays:
-        if augment:
-            raise InputError("data.augment is true, but the samples are not images")
-        return Plain()
-    mean, std = arrays["statistics"].tolist()
-    return Images(tuple(mean), tuple(std), crop_padding=4 if augment else 0, flip=augment)
-
-
 # What the readers of a user's own files share.
-
-
-def own_path(key: str, given: str, folder: str | Path | None) -> Path:
-    """A file or folder of the user's: as it is named, or below the data folder."""
-    named = os.path.expanduser(given)
-    below = os.path.join(data_root(folder), named)
-    for found in (named, below):
-        if os.path.exists(found):
-            return Path(found)
-    raise InputError(f"{key} is {given!r}, but there is no such file or folder")
-
-
-@contextmanager
-def told(part: object) -> Iterator[None]:
-    """What goes wrong inside is told as a sentence that begins with the file, or the part of it, that was read."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{part}: {error}") from None
-    except Exception as error:  # the libraries that read damaged files raise whatever comes
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"{part} cannot be read: {reason}") from None
-
-
-def refuse_bomb(file: Path, unpacked: int, limit: int | None) -> None:
-    """A small file that says it becomes a huge one."""
-    packed = file.stat().st_size
-    most = max(2**30, 100 * packed) if limit is None else limit
-    if unpacked > most:
-        raise InputError(
-            f"it has {packed} bytes and says that it unpacks to {unpacked}; "
-            f"more than {most} are unpacked only when data.limit allows them"
-        )
-
-
-def split_off(count: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which samples are for training and which are drawn for the test, both in their order."""
-    if not 0 < fraction < 1:
-        raise InputError(f"data.test_fraction is {fraction}; it must be above 0 and below 1")
-    if count < 2:
-        raise InputError("there is only one sample, too few for training and test")
-    drawn = min(max(round(count * fraction), 1), count - 1)
-    order = np.random.default_rng(np.random.SeedSequence([seed, STREAM])).permutation(count)
-    return np.sort(order[drawn:]), np.sort(order[:drawn])
-
-
-def class_count(labels: Sequence[np.ndarray], names: Sequence[str], classes: int | None) -> int:
-    """How many classes there are, when nothing contradicts it."""
-    most = max(int(part.max()) for part in labels)
-    if classes is not None and names and classes != len(names):
-        raise InputError(f"data.classes is {classes}, but there are {len(names)} class names")
-    count = classes or len(names) or most + 1
-    if most >= count:
-        raise InputError(f"a label is {most}; labels from 0 to {count - 1} were expected")
-    if count > MOST_CLASSES and classes is None:
-        raise InputError(f"a label is {most}; if there are {count} classes, say so with data.classes")
-    refuse_unwritable(names)
-    return count
-
-
-def refuse_unwritable(names: Sequence[str]) -> None:
-    """A name that is not text cannot be written into a run's files."""
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"the class name {name!r} is not valid text") from None

@@ -18,7 +18,7 @@ from typing import IO, Annotated, Any
 import numpy as np
 
 from fedrecall.data.sources.base import DataSet
-from fedrecall.data.sources.npz import (
+from fedrecall.data.sources.own_files import (
     Classes,
     Limit,
     Seed,
@@ -31,8 +31,7 @@ from fedrecall.data.sources.npz import (
     told,
 )
 from fedrecall.data.transform import Plain
-from fedrecall.errors import InputError, nearest
-from fedrecall.settings import shown
+from fedrecall.errors import InputError, nearest, shown
 
 ROWS = 4096  # as text in memory at a time
 LONGEST_LINE = 2**24  # characters

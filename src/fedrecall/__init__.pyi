@@ -1,0 +1,80 @@
+# The public names and where they are; __init__.py imports them when they are first asked for.
+from .algorithms import (
+    GMA,
+    Algorithm,
+    Centralised,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedCurv,
+    FedDyn,
+    FedExP,
+    FedNova,
+    FedProx,
+    FedYogi,
+    LocalOnly,
+    LocalSteps,
+    Moon,
+    Population,
+    Scaffold,
+)
+from .data.federation import Federation
+from .data.partition import Classwise, Dirichlet, Iid, Natural, Shards
+from .data.transform import Images, Plain
+from .errors import InputError
+from .front.diagnose import Diagnosis, diagnose
+from .front.federate import Run, federate
+from .labels import Labels, class_proportions
+from .losses import WSMLoss, reweighted_cross_entropy
+from .objectives import WSM, CrossEntropy, FedLC, FedNTD, FedRS, FedVLS, Mask, Objective
+from .recipe.settings import Local
+from .version import __version__
+
+__all__ = [
+    "GMA",
+    "WSM",
+    "Algorithm",
+    "Centralised",
+    "Classwise",
+    "CrossEntropy",
+    "Diagnosis",
+    "Dirichlet",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedCurv",
+    "FedDyn",
+    "FedExP",
+    "FedLC",
+    "FedNTD",
+    "FedNova",
+    "FedProx",
+    "FedRS",
+    "FedVLS",
+    "FedYogi",
+    "Federation",
+    "Iid",
+    "Images",
+    "InputError",
+    "Labels",
+    "Local",
+    "LocalOnly",
+    "LocalSteps",
+    "Mask",
+    "Moon",
+    "Natural",
+    "Objective",
+    "Plain",
+    "Population",
+    "Run",
+    "Scaffold",
+    "Shards",
+    "WSMLoss",
+    "__version__",
+    "class_proportions",
+    "diagnose",
+    "federate",
+    "reweighted_cross_entropy",
+]

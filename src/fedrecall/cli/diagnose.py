@@ -1,0 +1,188 @@
+"""The command that looks at a user's own model: what one round makes it forget, and what WSM changes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedrecall.cli.options import (
+    OPEN,
+    data_option,
+    engine_options,
+    execution,
+    json_option,
+    out_option,
+    quiet_option,
+    settings_argument,
+    words_of,
+)
+from fedrecall.errors import InputError
+from fedrecall.recipe.files import shipped
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fedrecall.front.diagnose import Diagnosis, Start
+    from fedrecall.recipe.recipe import Recipe
+    from fedrecall.runs.reader import RunData
+
+# What trains is imported in the command: it takes a second, and not for --help.
+
+
+@click.command(
+    context_settings=OPEN,
+    epilog="Example: fedrecall diagnose demo data=npz data.path=my.npz model=mymodel:net --weights my.safetensors",
+)
+@click.argument("source", metavar="RUN|RECIPE")
+@settings_argument
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The weights to start from, a safetensors file (default: those of the run; of a recipe, untrained ones).",
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many clients train (default: as in the recipe, but at least ten, or all).",
+)
+@out_option
+@engine_options
+@data_option
+@quiet_option
+@json_option
+def diagnose(
+    source: str,
+    settings: tuple[str, ...],
+    weights: Path | None,
+    clients: int | None,
+    out: Path | None,
+    engine: str | None,
+    workers: str | None,
+    data: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Say what one round of local training makes a model forget, and what WSM changes.
+
+    RUN is a finished run's folder, for its model on its data. Or give a RECIPE, a shipped one's name or a YAML
+    file, with your data and model in it or as settings: data=npz data.path=my.npz model=mymodel:net. One round is
+    trained with cross-entropy and one with WSM, from the same weights.
+    """
+    from fedrecall.front.diagnose import examine, given, refuse_fixed
+    from fedrecall.front.federate import load_federation
+    from fedrecall.objectives import WSM
+    from fedrecall.recipe.layers import from_words
+    from fedrecall.recipe.layers import load as load_recipe
+
+    words = words_of(settings)
+    typed = from_words(words)
+    refuse_fixed(typed)
+    run = run_at(source)
+    path = str(run.path / "recipe.yaml") if run else source
+    recipe = load_recipe(path, words, execution(engine=engine, workers=workers, data=data))
+    refuse_python(recipe, source)
+    if "objective" in typed and recipe.objective["name"] != "wsm":
+        raise InputError(
+            f"objective is {recipe.objective['name']!r}, but a diagnosis compares cross_entropy with wsm; only "
+            "options of wsm can be given, as in objective.smoothing=0.003"
+        )
+    objective = recipe.build("objective") if recipe.objective["name"] == "wsm" else WSM()
+    start = given(weights) if weights else start_of(run, recipe)
+    if run and not {"data", "partition"} & set(typed):
+        start = replace(start, partition=run.card.get("digest"))
+    federation = load_federation(recipe)
+    make_model = partial(
+        recipe.build, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
+    )
+    show(
+        examine(recipe, make_model, federation, objective, start, clients, out, quiet=quiet or as_json),
+        as_json=as_json,
+    )
+
+
+def run_at(source: str) -> RunData | None:
+    """The run that is meant; None if a recipe is."""
+    from fedrecall.runs.reader import load
+
+    folder = Path(source)
+    if source in shipped() or not folder.is_dir():
+        return None
+    inside = sorted(path.parent.name for path in folder.glob("*/recipe.yaml"))
+    if inside and not (folder / "recipe.yaml").exists():
+        raise InputError(f"the folder {source!r} holds several runs; choose one: {', '.join(inside)}")
+    return load(folder)
+
+
+def refuse_python(recipe: Recipe, source: str) -> None:
+    from fedrecall.recipe.recipe import FROM_PYTHON
+
+    for section in ("data", "partition", "model"):
+        if getattr(recipe, section)["name"] == FROM_PYTHON["name"]:
+            raise InputError(
+                f"the recipe of {source!r} cannot build its {section} again (name: python); from Python, "
+                "fedrecall.diagnose(model, federation, weights=...) can"
+            )
+
+
+def start_of(run: RunData | None, recipe: Recipe) -> Start:
+    """The weights that a run ended with, or none."""
+    from fedrecall.front.diagnose import Start
+    from fedrecall.models.weights import read_weights
+
+    if run is None:
+        return Start("a new model", untrained=True)
+    path = run.path / "model.safetensors"
+    if not path.is_file():
+        reason = "it is not finished, or the file was deleted"
+        if recipe.algorithm["name"] == "local_only":
+            reason = "with algorithm 'local_only' every client has its own"
+        raise InputError(
+            f"the run {str(run.path)!r} has no model.safetensors: {reason}; give weights with --weights"
+        )
+    return Start(f"the model of {str(run.path)!r}", read_weights(path), of_run=True)
+
+
+def show(diagnosis: Diagnosis, *, as_json: bool) -> None:
+    """The sentences, a table, what to know of it, and the path of the report; or all of it as JSON."""
+    if as_json:
+        click.echo(json.dumps(diagnosis.tree()))
+        return
+    for sentence in diagnosis.sentences:
+        click.echo(f"{sentence}\n")
+    from rich.console import Console
+
+    Console().print(table(diagnosis))
+    for note in diagnosis.notes:
+        click.echo(f"note: {note}")
+    click.echo(str(diagnosis.report))
+
+
+def table(diagnosis: Diagnosis) -> Table:
+    from rich.table import Table
+
+    from fedrecall.report.diagnosis import points
+
+    rows = {
+        "forgotten on the others' data": "forgetting",
+        "  the drops alone": "drops",
+        "  the rises alone": "rises",
+        "learned on its own data": "learned",
+        "forgotten on classes that it lacks": "absent",
+        "forgotten on classes that it has": "present",
+        "accuracy of the averaged model, %": "averaged",
+    }
+    shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for title in ("points of accuracy", "cross-entropy", "WSM"):
+        shown.add_column(title, justify="left" if title.startswith("points") else "right")
+    for title, key in rows.items():
+        values = [points(getattr(diagnosis.findings[name], key)) for name in ("cross_entropy", "wsm")]
+        sign = "" if key in ("averaged", "drops", "rises") else "+"
+        shown.add_row(title, *("-" if value != value else f"{value:{sign}.1f}" for value in values))
+    return shown

@@ -1,0 +1,97 @@
+"""The command line: its commands, and how whatever goes wrong in them is said.
+
+Each command is a module that imports only click and the options here; torch and what draws are imported inside,
+so that help and completion answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import signal
+from typing import NoReturn
+
+import click
+
+from fedrecall.cli.data import data
+from fedrecall.cli.demo import demo
+from fedrecall.cli.diagnose import diagnose
+from fedrecall.cli.partition import partition
+from fedrecall.cli.recipes import recipes
+from fedrecall.cli.replay import replay
+from fedrecall.cli.report import report
+from fedrecall.cli.resume import resume
+from fedrecall.cli.run import run
+from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, nearest
+from fedrecall.user_code import their_traceback
+from fedrecall.version import __version__
+
+LONGEST = 2000  # characters of an error's sentence
+
+
+@click.group(epilog="Start with: fedrecall demo")
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def fedrecall() -> None:
+    """Federated learning on clients whose labels differ, without the forgetting."""
+
+
+for command in (demo, run, resume, report, diagnose, replay, partition, recipes, data):
+    fedrecall.add_command(command)
+
+
+def fail(message: str) -> NoReturn:
+    """One line, with nothing in it that a terminal obeys, whatever a file's names and values are."""
+    line = " ".join(message.split())
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    if len(shown) > LONGEST:
+        shown = f"{shown[: LONGEST // 2]} .. {shown[-LONGEST // 2 :]}"
+    click.echo(f"fedrecall: error: {shown}", err=True)
+    raise SystemExit(2)
+
+
+def usage_sentence(error: click.UsageError) -> str:
+    """Click's complaint with the nearest right name."""
+    command = error.ctx.command if error.ctx else fedrecall
+    if isinstance(error, click.NoSuchOption):
+        known = [word for parameter in command.params for word in parameter.opts if word.startswith("-")]
+        return f"there is no option {error.option_name!r}; {nearest(error.option_name, known)}"
+    words = error.format_message()
+    if isinstance(command, click.Group) and words.startswith("No such command"):
+        wrong = words.split("'")[1]
+        return f"there is no command {wrong!r}; {nearest(wrong, command.commands)}"
+    where = error.ctx.command_path if error.ctx else "fedrecall"
+    return f"{words} See: {where} --help"
+
+
+def main() -> None:
+    """The console script."""
+    with contextlib.suppress(ValueError):  # not in the main thread: then whoever has it decides
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: a checkpoint, then the end
+    try:
+        fedrecall.main(prog_name="fedrecall", standalone_mode=False)
+    except InputError as error:
+        fail(str(error))
+    except DivergedError as error:
+        click.echo(f"fedrecall: diverged: {error}", err=True)
+        raise SystemExit(3) from None
+    except ClientError as error:
+        click.echo("\n".join([f"fedrecall: {error}", *getattr(error, "__notes__", ())]), err=True)
+        raise SystemExit(1) from None
+    except click.UsageError as error:
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            error.show()
+            raise SystemExit(2) from None
+        fail(usage_sentence(error))
+    except (KeyboardInterrupt, click.Abort) as stop:
+        reason = stop.__cause__ if isinstance(stop, click.Abort) else stop  # click raises its own instead
+        click.echo(f"fedrecall: {reason if isinstance(reason, Interrupted) else 'stopped'}", err=True)
+        raise SystemExit(130) from None
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fail(f"the disk is full: {error}")  # wherever it was, the user can mend it
+        click.echo(their_traceback(error), err=True, nl=False)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

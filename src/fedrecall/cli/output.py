@@ -1,0 +1,115 @@
+"""What the commands print: results, tables and bars."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import string
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+COLOURS = [
+    "#4477AA",
+    "#EE6677",
+    "#228833",
+    "#CCBB44",
+    "#66CCEE",
+    "#AA3377",
+    "#BBBBBB",
+    "#EE7733",
+    "#009988",
+    "#994455",
+]
+SYMBOLS = string.digits + string.ascii_lowercase + string.ascii_uppercase
+BAR_WIDTH = 50
+MOST_CLIENTS = 20
+
+
+def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path, *, as_json: bool) -> None:
+    """A table and the path of the report, or all of it as JSON."""
+    if as_json:
+        click.echo(json.dumps({"report": str(report), "runs": summaries}))
+        return
+    Console().print(result_table(summaries))
+    for name, summary in summaries.items():
+        for warning in summary["warnings"]:
+            click.echo(f"note: {name}: {warning}")
+    engines = dict.fromkeys(f"{summary['engine']} ({summary['workers']})" for summary in summaries.values())
+    click.echo(f"engine (workers): {', '.join(engines)}")
+    click.echo(str(report))
+
+
+def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
+    """What runs came to, a line each."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table.add_column("method")
+    for title in ("final accuracy", "forgetting", "learned", "seconds"):
+        table.add_column(title, justify="right")
+    for name, summary in summaries.items():
+        table.add_row(
+            Text(name),
+            shown(summary["final_accuracy"]),
+            shown(summary["forgetting"], signed=True),
+            shown(summary["learned"], signed=True),
+            f"{summary['seconds']:.1f}",
+        )
+    tested = [summary for summary in summaries.values() if summary["final_accuracy"] is not None]
+    meanings = dict.fromkeys(map(final_accuracy, tested))
+    if meanings:
+        table.caption = f"final accuracy: {'; '.join(meanings)}"
+        table.caption_justify = "left"
+    return table
+
+
+def final_accuracy(summary: Mapping[str, Any]) -> str:
+    """What the number is, in words."""
+    if "kept_round" in summary:
+        return f"test accuracy of the model that is kept, of round {summary['kept_round']}"
+    return f"mean test accuracy over the last {summary['final_accuracy_rounds']} rounds"
+
+
+def shown(value: float | None, *, signed: bool = False) -> str:
+    if value is None:
+        return "-"
+    return f"{value:+.3f}" if signed else f"{value:.3f}"
+
+
+def card_table(card: Mapping[str, Any]) -> Table:
+    """A partition's card, a line each."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
+    for key, value in card.items():
+        table.add_row(key.replace("_", " "), Text(in_words(value)))
+    return table
+
+
+def in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {in_words(inner)}" for key, inner in value.items())
+    if isinstance(value, list):
+        return "[" + ", ".join(map(in_words, value)) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def share_bars(counts: np.ndarray, class_names: Sequence[str]) -> RenderableType:
+    """A bar of class shares for each of the first clients: a class is a symbol and a colour, both in turn."""
+    lines = [Text()]
+    for client, row in enumerate(counts[:MOST_CLIENTS]):
+        edges = np.round(np.concatenate([[0], np.cumsum(row)]) / max(row.sum(), 1) * BAR_WIDTH).astype(int)
+        line = Text(f"client {client:3d}  ")
+        for c, (start, stop) in enumerate(itertools.pairwise(edges)):
+            line.append(
+                SYMBOLS[c % len(SYMBOLS)] * int(stop - start), style=f"black on {COLOURS[c % len(COLOURS)]}"
+            )
+        lines.append(line.append(f"  {int(row.sum())}"))
+    if len(counts) > MOST_CLIENTS:
+        lines.append(Text(f"... and {len(counts) - MOST_CLIENTS} more"))
+    if len(class_names) <= len(COLOURS):
+        lines += [Text(), Text("  ").join(Text(f"{SYMBOLS[c]} {name}") for c, name in enumerate(class_names))]
+    return Group(*lines)

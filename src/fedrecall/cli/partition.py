@@ -1,0 +1,72 @@
+"""The command `fedrecall partition`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from fedrecall.cli.options import (
+    OPEN,
+    data_option,
+    execution,
+    json_option,
+    out_option,
+    recipe_argument,
+    settings_argument,
+    words_of,
+)
+
+
+@click.command(
+    context_settings=OPEN, epilog="Example: fedrecall partition demo partition.alpha=0.5 --out my-partition"
+)
+@recipe_argument
+@settings_argument
+@out_option
+@click.option("--export", type=click.Path(path_type=Path), metavar="DIR", help="Also write one file per client.")
+@data_option
+@json_option
+def partition(
+    recipe: str, settings: tuple[str, ...], out: Path | None, export: Path | None, data: str | None, as_json: bool
+) -> None:
+    """Show who gets which data in RECIPE: the card and a picture of class shares.
+
+    With --out, partition.npz, partition.json and partition.png are written there. With --export, the samples and
+    labels of each client are written as client-N.npz, to be given to the nodes of a deployment.
+    """
+    from rich.console import Console
+
+    from fedrecall.cli.output import card_table, share_bars
+    from fedrecall.data.card import card
+    from fedrecall.data.export import export_clients
+    from fedrecall.front.federate import load_federation
+    from fedrecall.recipe.layers import load
+    from fedrecall.report.figures.partition_picture import draw_partition
+    from fedrecall.runs.folder import RunFolder
+
+    loaded = load(recipe, words_of(settings), execution(data=data))
+    federation = load_federation(loaded)
+    described = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
+    counts = federation.training_counts()
+    if out:
+        folder = RunFolder.create(out)
+        federation.assignment.save(folder.path, counts)
+        folder.write_json("partition.json", described)
+        picture = folder.path / "partition.png"
+    else:
+        Path("runs").mkdir(exist_ok=True)
+        picture = Path("runs") / f"partition-{Path(recipe).stem}.png"
+    alpha = f", alpha {loaded.partition['alpha']:g}" if "alpha" in loaded.partition else ""
+    title = f"{loaded.data['name']}: {loaded.partition['name']}{alpha}"
+    draw_partition(counts, list(federation.class_names), picture, title)
+    if export:
+        export_clients(federation, RunFolder.create(export).path)
+    if as_json:
+        click.echo(json.dumps({"picture": str(picture), **described}))
+        return
+    console = Console()
+    console.print(card_table(described))
+    console.print(share_bars(counts, federation.class_names))
+    click.echo(str(picture))

@@ -1,0 +1,64 @@
+"""The commands about recipes: list, show and copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedrecall.cli.options import OPEN, recipe_argument, settings_argument, words_of
+from fedrecall.errors import InputError, nearest
+from fedrecall.recipe.files import shipped
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def recipes(context: click.Context) -> None:
+    """List, show and copy the shipped recipes."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_recipes)
+
+
+@recipes.command("list")
+def list_recipes() -> None:
+    """The shipped recipes, a line each."""
+    for name, path in shipped().items():
+        first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+        click.echo(f"{name:24} {first}")
+
+
+@recipes.command("show", context_settings=OPEN)
+@click.argument("recipe", required=False)
+@settings_argument
+@click.option("--defaults", is_flag=True, help="Every key there is, with its default and its meaning.")
+def show_recipe(recipe: str | None, settings: tuple[str, ...], defaults: bool) -> None:
+    """Print RECIPE with every key spelled out."""
+    from fedrecall.recipe.layers import load
+    from fedrecall.recipe.reference import reference
+
+    if defaults:
+        click.echo(reference())
+    elif recipe is None:
+        raise InputError(f"a recipe's name is missing; {nearest('', shipped())}")
+    else:
+        click.echo(load(recipe, words_of(settings)).yaml(), nl=False)
+
+
+@recipes.command("copy")
+@recipe_argument
+@click.argument("target", required=False, type=click.Path(path_type=Path))
+def copy_recipe(recipe: str, target: Path | None) -> None:
+    """Copy the shipped RECIPE to TARGET (default: RECIPE.yaml), to change it."""
+    known = shipped()
+    if recipe not in known:
+        raise InputError(f"there is no shipped recipe {recipe!r}; {nearest(recipe, known)}")
+    target = target or Path(f"{recipe}.yaml")
+    if target.is_dir():
+        target = target / f"{recipe}.yaml"
+    if target.exists():
+        raise InputError(f"the file {str(target)!r} is there already")
+    try:
+        target.write_text(known[recipe].read_text(encoding="utf-8"), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"the file {str(target)!r} cannot be written: {error.strerror}") from None
+    click.echo(str(target))

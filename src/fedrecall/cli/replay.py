@@ -1,0 +1,43 @@
+"""The command `fedrecall replay`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from fedrecall.cli.options import data_option, execution, json_option
+
+
+@click.command(epilog="Example: fedrecall replay runs/mine --round 3 --client 7")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--round", "round_", type=int, required=True, metavar="R", help="The round, counted from 1.")
+@click.option("--client", type=int, required=True, metavar="C", help="One of that round's clients.")
+@data_option
+@json_option
+def replay(run: Path, round_: int, client: int, data: str | None, as_json: bool) -> None:
+    """Train one client of a round of RUN again in this process, where breakpoint() works.
+
+    It starts from the newest checkpoint before the round. Nothing in the folder RUN is changed.
+    """
+    from fedrecall.front.federate import load_federation, recipe_experiment
+    from fedrecall.recipe.layers import load as load_recipe
+    from fedrecall.runs.folder import RunFolder
+    from fedrecall.simulation.replay import newest_before
+    from fedrecall.simulation.replay import replay as train_again
+
+    RunFolder.reopen(run)
+    here = execution(engine="serial", workers="auto", data=data)
+    here["execution"]["client_timeout"] = None
+    loaded = load_recipe(str(run / "recipe.yaml"), (), here)
+    later = newest_before(run / "checkpoints", round_) is not None
+    experiment = recipe_experiment(loaded, load_federation(loaded), resumed=later)
+    replayed = train_again(run, experiment, round_, client)
+    if as_json:
+        click.echo(json.dumps(asdict(replayed)))
+        return
+    text = f"client {client} in round {round_}: loss {replayed.loss:.6g}, {replayed.steps} steps"
+    norm = "" if replayed.update_norm is None else f", update norm {replayed.update_norm:.6g}"
+    click.echo(text + norm)

@@ -1,0 +1,63 @@
+"""The command that looks at runs: the page, and figures for a paper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from fedrecall.errors import InputError
+
+# What draws is imported in the command: it takes a second, and not for --help.
+
+
+@click.command(epilog="Example: fedrecall report runs/a runs/b --out comparison --figures")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="A folder, or the page's name ending in .html (default: report.html in the one folder given, else here).",
+)
+@click.option("--figures", is_flag=True, help="Also write figures/ beside it: PNG, SVG and PDF.")
+@click.option("--rounds", metavar="N,N..", help="The probed rounds of the figures' matrices (default: the last).")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str | None, as_json: bool) -> None:
+    """Write report.html about one or more runs: one file that works offline.
+
+    RUN is a run's folder, or a folder of runs. Runs that differ in their seeds only are taken as one method.
+    """
+    from fedrecall.report.comparison import group
+    from fedrecall.report.page import write_page
+    from fedrecall.runs.reader import find_runs, load
+
+    wanted = _numbers(rounds) if rounds else ()
+    if wanted and not figures:
+        raise InputError(f"--rounds is {rounds!r}, but it is for the figures: say --figures too")
+    methods = group([load(path) for path in find_runs(list(runs))])
+    page = write_page(methods, _page_path(runs, out))
+    written: list[Path] = []
+    if figures:
+        from fedrecall.report.figures.write import write_figures
+
+        written = write_figures(methods, page.parent / "figures", wanted)
+    if as_json:
+        click.echo(json.dumps({"report": str(page), "figures": [str(path) for path in written]}))
+        return
+    for path in written:
+        click.echo(str(path))
+    click.echo(str(page))
+
+
+def _page_path(runs: tuple[Path, ...], out: Path | None) -> Path:
+    if out is None:
+        return (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    return out if out.suffix.lower() in (".html", ".htm") and not out.is_dir() else out / "report.html"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise InputError(f"--rounds is {text!r}; numbers of rounds were expected, as in 1200,3600") from None

@@ -1,0 +1,62 @@
+"""The command `fedrecall resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedrecall.cli.options import (
+    OPEN,
+    data_option,
+    engine_options,
+    execution,
+    json_option,
+    quiet_option,
+    settings_argument,
+    words_of,
+)
+from fedrecall.errors import InputError
+
+MAY_CHANGE = ("rounds", "checkpoint.seconds", "checkpoint.every", "execution.client_timeout")
+
+
+@click.command(context_settings=OPEN, epilog="Example: fedrecall resume runs/demo rounds=200")
+@click.argument("run", type=click.Path(path_type=Path))
+@settings_argument
+@engine_options
+@data_option
+@click.option("--force", is_flag=True, help="Go on with another recipe or another version of fedrecall.")
+@quiet_option
+@json_option
+def resume(
+    run: Path,
+    settings: tuple[str, ...],
+    engine: str | None,
+    workers: str | None,
+    data: str | None,
+    force: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Go on with the run in the folder RUN from its last checkpoint, or make it longer with rounds=N."""
+    from fedrecall.cli.output import show_results
+    from fedrecall.front.federate import load_federation, recipe_experiment
+    from fedrecall.recipe.layers import load as load_recipe
+    from fedrecall.report.page import write_report
+    from fedrecall.runs.folder import RunFolder
+    from fedrecall.simulation.progress import ProgressLine
+    from fedrecall.simulation.resume import go_on, has_checkpoint
+
+    folder, words = RunFolder.reopen(run), words_of(settings)
+    for word in words:
+        if word.partition("=")[0] not in MAY_CHANGE:
+            raise InputError(f"{word!r} is given, but a resumed run may change {', '.join(MAY_CHANGE)} only")
+    given = execution(engine=engine, workers=workers, data=data)
+    loaded = load_recipe(str(run / "recipe.yaml"), words, given)
+    experiment = recipe_experiment(loaded, load_federation(loaded), resumed=has_checkpoint(run))
+    with ProgressLine(run.name, loaded.rounds, quiet=quiet or as_json) as progress:
+        summary = go_on(folder, experiment, progress, force=force)
+    report = write_report([run], run / "report.html")
+    title = f"{loaded.algorithm['name']} + {loaded.objective['name']}"
+    show_results({title: {"path": str(run), **summary}}, report, as_json=as_json)

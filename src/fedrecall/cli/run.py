@@ -1,0 +1,64 @@
+"""The command `fedrecall run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedrecall.cli.options import (
+    OPEN,
+    data_option,
+    engine_options,
+    execution,
+    json_option,
+    out_option,
+    quiet_option,
+    recipe_argument,
+    settings_argument,
+    words_of,
+)
+
+
+@click.command(
+    context_settings=OPEN,
+    epilog="Example: fedrecall run demo objective=cross_entropy --seed 1 --out runs/a",
+)
+@recipe_argument
+@settings_argument
+@out_option
+@engine_options
+@data_option
+@quiet_option
+@json_option
+def run(
+    recipe: str,
+    settings: tuple[str, ...],
+    out: Path | None,
+    engine: str | None,
+    workers: str | None,
+    data: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run RECIPE, a shipped recipe's name or a YAML file.
+
+    Settings over the recipe's may follow as KEY=VALUE or --KEY VALUE, with dots: local.lr=0.05.
+    """
+    from fedrecall.cli.output import show_results
+    from fedrecall.front.federate import load_federation, recipe_experiment
+    from fedrecall.recipe.layers import load
+    from fedrecall.report.page import write_report
+    from fedrecall.runs.folder import RunFolder
+    from fedrecall.simulation.loop import carry_out
+    from fedrecall.simulation.progress import ProgressLine
+
+    loaded = load(recipe, words_of(settings), execution(engine=engine, workers=workers, data=data))
+    experiment = recipe_experiment(loaded, load_federation(loaded))
+    name = Path(recipe).stem
+    folder = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), name)
+    with ProgressLine(name, loaded.rounds, quiet=quiet or as_json) as progress:
+        summary = carry_out(experiment, folder, progress)
+    report = write_report([folder.path], folder.path / "report.html")
+    title = f"{loaded.algorithm['name']} + {loaded.objective['name']}"
+    show_results({title: {"path": str(folder.path), **summary}}, report, as_json=as_json)

@@ -1,0 +1,249 @@
+"""A cohort of clients trained as one batch of models: vectors stacked, the step mapped over them.
+
+The numbers are those of one client after the other up to rounding, not to the bit: matrix kernels add in another
+order when they are batched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.batches import steps_per_epoch
+from fedrecall.client.frozen_model import Frozen
+from fedrecall.client.graph import UntraceableError, finished, trace, without_repeats, without_views_of_views
+from fedrecall.client.step import Compared, Step
+from fedrecall.client.work import Job, Rows, Task
+from fedrecall.data.federation import Federation
+from fedrecall.data.transform import Generators
+from fedrecall.labels import Labels, shares
+from fedrecall.models.build import least_samples, model_input
+from fedrecall.rng import orders, torch_stream
+from fedrecall.vector import Tensors
+
+Mapped = Callable[..., Any]
+
+
+@dataclass
+class Trained:
+    """What a group of clients came to, a row each."""
+
+    rows: Rows  # the loss is the mean over a client's steps
+    w: Tensor  # [clients, parameters]
+    buffers: Tensors  # "b" and "i", a row each
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The samples of every step of a group of clients."""
+
+    clients: np.ndarray
+    samples: np.ndarray  # [clients]: how many each has to train on
+    positions: np.ndarray  # [clients, samples of all steps]
+    sizes: list[int]  # of each step's batch, the same for all
+    steps: np.ndarray  # [clients]: how many of the steps a client takes
+
+
+class Cohort:
+    """Trains groups of clients that have batches of the same sizes. One thread at a time."""
+
+    def __init__(self, job: Job, federation: Federation) -> None:
+        self.job, self.federation = job, federation
+        self.flat = job.build_model(federation)
+        self.flat.module.train()
+        self.least = least_samples(self.flat.module)
+        self.step = Step(self.flat, job.objective, job.algorithm, job.local)
+        needs = job.algorithm.needs | job.objective.needs
+        self._sent = Frozen(job, federation) if needs & {"teacher", "features"} else None
+        self._mapped: dict[tuple[torch.Size, ...], Mapped] = {}
+        self._augments = federation.augments
+        self._buffers = {**self.flat.float_buffers, **self.flat.int_buffers}
+        # Is a step no more than w - lr g?
+        corrects = type(job.algorithm).correct is not Algorithm.correct
+        self._plain = not (corrects or job.local.momentum or job.local.weight_decay)
+
+    def train(self, tasks: Sequence[Task], states: list[Tensors], server: Tensors, buffers: Tensors) -> Trained:
+        """All local steps of these clients, from the published model or from what they have of their own."""
+        job, local = self.job, self.job.local
+        plan = self._plan(tasks)
+        w = self._stacked("w", server["w"], states, own=job.algorithm.personal)
+        b = self._stacked("b", buffers["b"], states, own=job.own_buffers)
+        i = self._stacked("i", buffers["i"], states, own=job.own_buffers)
+        together = int(plan.steps.min()) == len(plan.sizes)  # do all take all steps?
+        g = None if self._plain and together else torch.zeros_like(w)
+        velocity = torch.zeros_like(w) if local.momentum else None
+        common = set.intersection(*(set(state) for state in states))
+        state = {name: torch.stack([state[name] for state in states]) for name in common}
+        client = self._prepared(plan)
+        augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
+        if self._sent:
+            self._sent.load(server["w"], buffers)
+        total, start = torch.zeros(len(tasks)), 0
+        for s, size in enumerate(plan.sizes):
+            positions = plan.positions[:, start : start + size]
+            start += size
+            x, target = self._batch(positions, augment)
+            # All start from one model: its products with their samples are one product with all of them.
+            at = server["w"] if s == 0 and not job.algorithm.personal else w
+            loss, gradients, new_b, new_i = self._gradient(x, target, at, b, i, client)
+            # Whole steps are left out, never samples: these would enter batch norm.
+            active = None if together else torch.from_numpy(plan.steps > s)
+            if g is None:
+                self._spread(w, gradients, alpha=-tasks[0].lr)
+            else:
+                self._spread(g, gradients)
+                if local.weight_decay:
+                    g.add_(w, alpha=local.weight_decay)
+                job.algorithm.correct(g, w, server, state)
+                update = g if velocity is None else velocity.mul_(local.momentum).add_(g)
+                w.add_(update if active is None else update * active[:, None], alpha=-tasks[0].lr)
+            if active is not None:
+                loss = torch.where(active, loss, 0.0)
+                new_b, new_i = torch.where(active[:, None], new_b, b), torch.where(active[:, None], new_i, i)
+            total += loss
+            b, i = new_b, new_i
+        mean = total / torch.from_numpy(plan.steps).clamp(min=1)
+        rows = Rows(tasks, plan.samples.tolist(), plan.steps.tolist(), mean.tolist())
+        return Trained(rows, w, {"b": b, "i": i})
+
+    def _stacked(self, name: str, published: Tensor, states: list[Tensors], *, own: bool) -> Tensor:
+        if own and any(name in state for state in states):
+            return torch.stack([state.get(name, published) for state in states])
+        return published.repeat(len(states), 1)
+
+    def _plan(self, tasks: Sequence[Task]) -> Plan:
+        local, first = self.job.local, tasks[0]
+        clients = np.array([task.client for task in tasks])
+        samples = self.federation.train_sizes(clients)
+        size = min(local.batch_size, int(samples[0]))
+        sizes_seen, which = np.unique(samples, return_inverse=True)
+        per_epoch = np.array([steps_per_epoch(int(n), local, self.least) for n in sizes_seen])[which]
+        steps = np.full(len(tasks), first.steps or local.steps or 0)
+        if not steps[0]:
+            steps = (local.epochs or 0) * per_epoch
+        sizes = [size] * int(steps.max())
+        if local.partial_batch == "keep":  # then all have equally many samples
+            sizes = [min(size, int(samples[0]) - size * (s % int(per_epoch[0]))) for s in range(len(sizes))]
+        positions = np.zeros((len(tasks), sum(sizes)), np.int64)
+        for n in sizes_seen:
+            rows = np.flatnonzero(samples == n)
+            own = self.federation.train_rows(clients[rows], int(n))
+            used = min(int(n), size * int(per_epoch[rows[0]]))
+            start = 0
+            for epoch in range(-(-int(steps[rows[0]]) // int(per_epoch[rows[0]]))):
+                order = orders(self.job.seed, first.round, clients[rows], epoch, int(n))[:, :used]
+                stop = min(start + used, positions.shape[1])
+                positions[rows, start:stop] = np.take_along_axis(own, order, axis=1)[:, : stop - start]
+                start = stop
+            positions[rows, start:] = own[:, :1]  # of steps that these clients do not take
+        return Plan(clients, samples, positions, sizes, steps)
+
+    def _prepared(self, plan: Plan) -> Tensors:
+        """What the objective knows of each client's labels, a row each."""
+        if not self.job.objective.knows_labels:
+            return {}
+        clients, classes = len(plan.clients), self.federation.num_classes
+        owner = np.repeat(np.arange(clients), plan.samples)
+        indices = np.concatenate([self.federation.trained_on(client) for client in plan.clients.tolist()])
+        cells = owner * classes + self.federation.train.y[indices]
+        counts = torch.from_numpy(np.bincount(cells, minlength=clients * classes)).view(clients, classes)
+        prepared: Tensors = vmap(lambda c, b: self.job.objective.prepare(Labels(c, b)))(counts, shares(counts))
+        return prepared
+
+    def _batch(self, positions: np.ndarray, augment: Generators) -> tuple[Tensor, Tensor]:
+        clients, size = positions.shape
+        x, target = self.federation.train.gather(torch.from_numpy(positions.reshape(-1)))
+        x = model_input(self.federation.transform(x, augment or None), self.flat.w.dtype)
+        return x.view(clients, size, *x.shape[1:]), target.view(clients, size)
+
+    def _compared(self, x: Tensor) -> Compared:
+        if self._sent is None:
+            return Compared()
+        logits, features = self._sent(x.flatten(0, 1))
+        teacher = logits.view(*x.shape[:2], -1) if "teacher" in self.job.objective.needs else None
+        features = None if features is None else features.view(*x.shape[:2], -1)
+        return Compared(teacher, features, features)
+
+    def _gradient(
+        self, x: Tensor, target: Tensor, w: Tensor, b: Tensor, i: Tensor, client: Tensors
+    ) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
+        """The losses, the gradients of each parameter and the new buffers, a row each; `w` may be one for all."""
+        compared = self._compared(x)
+        inputs = [x, target, *self._views(w, b, i), *client.values(), *compared.tensors().values()]
+        shapes = tuple(tensor.shape for tensor in inputs[:3])
+        if shapes not in self._mapped:
+            self._mapped[shapes] = self._trace(inputs, list(client), list(compared.tensors()), shared=w.ndim == 1)
+        with torch.no_grad():
+            loss, *rest = self._mapped[shapes](*inputs)
+        count = len(self.flat.parameter_slots)
+        new_b, new_i = self._gathered(rest[count:], b) if self.flat.has_buffers else (b, i)
+        return loss, rest[:count], new_b, new_i
+
+    def _spread(self, vectors: Tensor, parts: list[Tensor], alpha: float | None = None) -> None:
+        """Put parameters' parts into stacked vectors, or add them to what is there."""
+        views = [slot.view(vectors) for slot in self.flat.parameter_slots]
+        if alpha is None:
+            torch._foreach_copy_(views, parts)
+        else:
+            torch._foreach_add_(views, parts, alpha=alpha)
+
+    def _views(self, w: Tensor, b: Tensor, i: Tensor) -> list[Tensor]:
+        """Parameters and buffers of all clients, as views of the stacked vectors."""
+        views = [slot.view(w) for slot in self.flat.parameter_slots]
+        views += [slot.view(b) for slot in self.flat.buffer_slots]
+        start = 0
+        for buffer in self.flat.int_buffers.values():
+            views.append(i[:, start : start + buffer.numel()].view(len(i), *buffer.shape).to(buffer.dtype))
+            start += buffer.numel()
+        return views
+
+    def _gathered(self, buffers: list[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
+        """New buffers back in stacked vectors."""
+        b = torch.zeros_like(before)
+        floats, integers = buffers[: len(self.flat.buffer_slots)], buffers[len(self.flat.buffer_slots) :]
+        for slot, buffer in zip(self.flat.buffer_slots, floats):
+            slot.view(b).copy_(buffer)
+        parts = [buffer.reshape(len(before), -1).long() for buffer in integers]
+        return b, torch.cat(parts, 1) if parts else torch.zeros(len(before), 0, dtype=torch.long)
+
+    def _trace(
+        self, inputs: list[Tensor], client_names: list[str], compared_names: list[str], *, shared: bool
+    ) -> Mapped:
+        """The step of one client, mapped over all of them, as a graph; `shared`: with the same parameters."""
+        slots, buffer_names = self.flat.parameter_slots, list(self._buffers)
+
+        def loss_of(
+            parameters: Tensors, buffers: Tensors, x: Tensor, target: Tensor, client: Tensors, compared: Tensors
+        ) -> tuple[Tensor, Tensors]:
+            new = {name: buffer.clone() for name, buffer in buffers.items()}
+            logits = functional_call(self.flat.module, parameters | new, (x,))
+            features = self.step.representation.take() if self.step.representation else None
+            return self.step.loss(logits, features, target, client, Compared(**compared)), new
+
+        mapped = vmap(grad_and_value(loss_of, has_aux=True), in_dims=(None if shared else 0, 0, 0, 0, 0, 0))
+
+        def flat_step(*inputs: Tensor) -> tuple[Tensor, ...]:
+            left = list(inputs)
+            x, target = left.pop(0), left.pop(0)
+            parameters = {slot.name: left.pop(0) for slot in slots}
+            buffers = {name: left.pop(0) for name in buffer_names}
+            client = {name: left.pop(0) for name in client_names}
+            compared = {name: left.pop(0) for name in compared_names}
+            gradients, (loss, new) = mapped(parameters, buffers, x, target, client, compared)
+            return loss, *(gradients[slot.name] for slot in slots), *(new[name] for name in buffer_names)
+
+        try:
+            graph_module = trace(flat_step, inputs)
+        except UntraceableError:
+            return flat_step
+        without_views_of_views(graph_module.graph)
+        without_repeats(graph_module)
+        run: Mapped = finished(graph_module).forward
+        return run

@@ -1,0 +1,236 @@
+"""The loss and the gradient of one batch: eager, or the same calls traced once and run without autograd.
+
+`exact` is traced where that gives the bits of the eager step, which is checked, and eager elsewhere. `fast` may
+also pad channels: other roundings, the same on every engine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.graph import (
+    UntraceableError,
+    finished,
+    hoist,
+    pad_channels,
+    pool_before_relu,
+    trace,
+    without_views_of_views,
+)
+from fedrecall.models.representation import Representation
+from fedrecall.objectives.base import Objective
+from fedrecall.recipe.settings import Local
+from fedrecall.vector import FlatModel, Tensors
+
+TRACE_AFTER = 150  # steps with batches of one shape: tracing takes a second or so, most of it imports
+MOST_GRAPHS = 8
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What other models make of a batch, where the objective or the algorithm asks for it."""
+
+    teacher: Tensor | None = None
+    global_features: Tensor | None = None
+    previous_features: Tensor | None = None
+
+    def tensors(self) -> Tensors:
+        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+
+
+NOTHING = Compared()
+
+
+class Step:
+    """Fills `flat.g` with the gradient of a batch and returns its loss."""
+
+    def __init__(self, flat: FlatModel, objective: Objective, algorithm: Algorithm, local: Local) -> None:
+        self.flat, self.objective, self.algorithm, self.local = flat, objective, algorithm, local
+        wanted = "features" in algorithm.needs
+        self.representation = Representation(flat.module, algorithm.representation) if wanted else None
+        self.note: str | None = None  # why nothing is traced, if so
+        self._seen: dict[torch.Size, int] = {}
+        self._graphs: dict[torch.Size, Traced] = {}
+        # All parameters, frozen ones too, and all buffers: a graph must not hide a tensor.
+        self._tensors = {**dict(flat.module.named_parameters()), **dict(flat.module.named_buffers())}
+
+    def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared = NOTHING) -> Tensor:
+        graph = self._graphs.get(x.shape)
+        if graph is not None:
+            return graph(x, target, client, compared)
+        if self._due(x):
+            return self._first_traced(x, target, client, compared)
+        return self._eager(x, target, client, compared)
+
+    def _due(self, x: Tensor) -> bool:
+        """Is this the batch at which its shape is traced?"""
+        if self.note is not None:
+            return False
+        if self.local.step == "fast":  # by the shape alone, so that every worker does the same
+            return len(x) == self.local.batch_size
+        self._seen[x.shape] = self._seen.get(x.shape, 0) + 1
+        return self._seen[x.shape] > TRACE_AFTER and len(self._graphs) < MOST_GRAPHS
+
+    def _eager(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
+        self.flat.g.zero_()
+        with precision(self.local):
+            logits = self.flat.module(x)
+        features = self.representation.take() if self.representation else None
+        loss = self.loss(logits, features, target, client, compared)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def loss(
+        self, logits: Tensor, features: Tensor | None, target: Tensor, client: Tensors, compared: Compared
+    ) -> Tensor:
+        """The objective, and the algorithm's penalty where it has one."""
+        loss = self.objective(logits, target, client, compared.teacher)
+        if features is None:
+            return loss
+        assert compared.global_features is not None
+        assert compared.previous_features is not None
+        return loss + self.algorithm.penalty(features, compared.global_features, compared.previous_features)
+
+    def _first_traced(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
+        """An eager step, and a traced one from the same state; the traced one stays if they agree."""
+        start, outside = Snapshot.of(self.flat), outside_torch(self.flat.module)
+        loss = self._eager(x, target, client, compared)
+        eager = Snapshot.of(self.flat)
+        try:
+            if outside_torch(self.flat.module) != outside:
+                raise UntraceableError(
+                    "its forward changes an attribute of a module or draws random numbers itself"
+                )
+            start.restore(self.flat)
+            graph = Traced(self, x, target, client, compared)
+            start.restore(self.flat)
+            traced_loss = graph(x, target, client, compared)
+            if not eager.agrees(self.flat, loss, traced_loss, exactly=self.local.step == "exact"):
+                raise UntraceableError("its first traced step differs from the eager one")
+        except UntraceableError as error:
+            self.note = f"the model's steps are not traced: {error}"
+            eager.restore(self.flat)
+            return loss
+        self._graphs[x.shape] = graph
+        return traced_loss
+
+
+class Traced:
+    """The step for batches of one shape, as a graph."""
+
+    def __init__(self, step: Step, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> None:
+        flat = step.flat
+        state = step._tensors
+        names, client_names, compared_names = list(state), list(client), list(compared.tensors())
+        forward = forward_graph(step, x)
+        trainable = [slot.name for slot in flat.parameter_slots]
+
+        def loss_and_gradients(*inputs: Tensor) -> tuple[Tensor, ...]:
+            left = list(inputs)
+            x, target = left.pop(0), left.pop(0)
+            given = {name: left.pop(0) for name in names}
+            client = {name: left.pop(0) for name in client_names}
+            compared = Compared(**{name: left.pop(0) for name in compared_names})
+            parameters = {name: given[name].detach().requires_grad_() for name in trainable}
+            logits, *features = forward(x, *(given | parameters).values())
+            loss = step.loss(logits, features[0] if features else None, target, client, compared)
+            gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            self.used = [gradient is not None for gradient in gradients]
+            return loss.detach(), *(gradient for gradient in gradients if gradient is not None)
+
+        values = [*client.values(), *compared.tensors().values()]
+        graph_module = trace(loss_and_gradients, [x, target, *(t.detach() for t in state.values()), *values])
+        without_views_of_views(graph_module.graph)
+        self._state = [tensor.detach() for tensor in state.values()]
+        places = [node for node in graph_module.graph.nodes if node.op == "placeholder"][2:]
+        self._made = hoist(graph_module.graph, dict(zip(places, self._state)))
+        self._run: Callable[..., Any] = finished(graph_module).forward
+        self._g = flat.g
+        self._gradients = [slot.view(flat.g) for slot, used in zip(flat.parameter_slots, self.used) if used]
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
+        loss: Tensor
+        given = (*client.values(), *compared.tensors().values())
+        loss, *gradients = self._run(x, target, *self._state, *given, *self._made)
+        if not all(self.used):
+            self._g.zero_()
+        torch._foreach_copy_(self._gradients, gradients)
+        return loss
+
+
+def forward_graph(step: Step, x: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+    """The model alone, (x, *tensors) -> (logits, features), with pooling and channels rearranged."""
+    module, names = step.flat.module, list(step._tensors)
+
+    def forward(x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        with precision(step.local):
+            logits = functional_call(module, dict(zip(names, tensors)), (x,))
+        return (logits, step.representation.take()) if step.representation else (logits,)
+
+    inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in step._tensors.values()]
+    graph_module = trace(forward, [x, *inputs])
+    pool_before_relu(graph_module.graph)
+    if step.local.step == "fast":
+        pad_channels(graph_module.graph)
+    return finished(graph_module)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a step changes beside the weights: the gradient, the buffers, and torch's default generator."""
+
+    g: Tensor
+    buffers: Tensors
+    generator: Tensor
+
+    @classmethod
+    def of(cls, flat: FlatModel) -> Snapshot:
+        return cls(flat.g.clone(), flat.buffers(), torch.get_rng_state())
+
+    def restore(self, flat: FlatModel) -> None:
+        flat.g.copy_(self.g)
+        flat.load(flat.w, self.buffers)
+        torch.set_rng_state(self.generator)
+
+    def agrees(self, flat: FlatModel, loss: Tensor, traced_loss: Tensor, *, exactly: bool) -> bool:
+        if not torch.equal(self.generator, torch.get_rng_state()):
+            return False
+        buffers = flat.buffers()
+        pairs = [(loss, traced_loss), (self.g, flat.g), *((self.buffers[name], buffers[name]) for name in buffers)]
+        if exactly:
+            return all(torch.equal(ours, theirs) for ours, theirs in pairs)
+        return all((ours - theirs).norm() <= 1e-3 * ours.norm() + 1e-6 for ours, theirs in floats(pairs))
+
+
+def floats(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    return [(ours.double(), theirs.double()) for ours, theirs in pairs]
+
+
+def outside_torch(module: torch.nn.Module) -> list[Any]:
+    """What a forward may change that no graph records: attributes of the modules, Python's and NumPy's generators.
+
+    A forward that does is not the same every time, or does something for somebody else to see.
+    """
+    found: list[Any] = [random.getstate(), repr(np.random.get_state())]  # noqa: NPY002
+    for inner in module.modules():
+        for key, value in vars(inner).items():
+            same = value if isinstance(value, int | float | str) else id(value)
+            found.append((key, same, len(value) if isinstance(value, list | dict | set) else 0))
+    return found
+
+
+def precision(local: Local) -> AbstractContextManager[Any]:
+    if local.precision == "float32":
+        return nullcontext()
+    return torch.autocast("cpu", torch.bfloat16)

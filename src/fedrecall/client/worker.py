@@ -1,0 +1,182 @@
+"""The client's side: local training, evaluation, and the worker that every engine calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrecall.algorithms.base import Algorithm, LocalSteps
+from fedrecall.client.batches import batches
+from fedrecall.client.fisher import CHUNK, fisher
+from fedrecall.client.frozen_model import Frozen
+from fedrecall.client.predict import Judge
+from fedrecall.client.sgd import SGD
+from fedrecall.client.step import NOTHING, Compared, Step
+from fedrecall.client.work import Job, Result, Task
+from fedrecall.data.federation import Federation
+from fedrecall.errors import InputError
+from fedrecall.models.build import has_statistics, least_samples, model_input
+from fedrecall.rng import Shuffle, default_generator, torch_stream
+from fedrecall.runs.client_states import ClientStore
+from fedrecall.vector import Tensors
+
+
+class Worker:
+    """Runs tasks with one model, one client at a time. It keeps nothing from one task to the next."""
+
+    def __init__(self, job: Job, federation: Federation, store: ClientStore) -> None:
+        self.job, self.federation, self.store = job, federation, store
+        self.flat = job.build_model(federation)
+        self.judge = Judge(self.flat, federation)
+        self.step = Step(self.flat, job.objective, job.algorithm, job.local)
+        self.least = least_samples(self.flat.module)
+        self._statistics = has_statistics(self.flat.module) and not job.own_buffers
+        self.server: Tensors = {}
+        self.buffers: Tensors = {}
+        self._holds_server = False
+        self._checked = False
+        self._augments = federation.augments
+        self._keeps_state = type(job.algorithm).init_client is not Algorithm.init_client
+        self._knows_labels = job.objective.knows_labels
+        needs = job.algorithm.needs | job.objective.needs
+        self._sent = Frozen(job, federation) if needs & {"teacher", "features"} else None
+        self._previous = Frozen(job, federation) if "previous" in needs else None
+
+    def publish(self, server: Tensors, buffers: Tensors) -> None:
+        self.server, self.buffers = server, buffers
+        self._holds_server = False
+
+    def run(self, task: Task) -> Result:
+        return self.train(task) if task.kind == "train" else self.evaluate(task)
+
+    def _load(self, state: Tensors) -> None:
+        """The model that a task starts from: the published one, or what the client has of its own instead."""
+        own_model = self.job.algorithm.personal and "w" in state
+        own_buffers = self.job.own_buffers and "b" in state
+        if self._holds_server and not own_model and not own_buffers:
+            return
+        w, buffers = state["w"] if own_model else self.server["w"], state if own_buffers else self.buffers
+        self.flat.load(w, buffers)
+        self._holds_server = not own_model and not own_buffers
+
+    def _load_frozen(self, state: Tensors) -> None:
+        """The models that the client compares itself with."""
+        if self._sent:
+            self._sent.load(self.flat.w, self.flat.buffers())  # as the client starts: just loaded
+        if self._previous and "b" in state:
+            self._previous.load(state["w"], state)
+
+    def train(self, task: Task) -> Result:
+        """The client update: local steps from the server's model, then what the algorithm sends."""
+        job = self.job
+        indices = self.federation.trained_on(task.client)
+        state = self.client_state(task)
+        self._load(state)
+        self._load_frozen(state)
+        self._holds_server = False
+        with default_generator(job.seed, "model", task.round, task.client):
+            steps, loss = self._steps(task, indices, state)
+        return self._finished(task, state, steps, loss)
+
+    def finished_with(
+        self, task: Task, w: Tensor, buffers: Tensors, state: Tensors, steps: int, loss: float
+    ) -> Result:
+        """The end of a client update whose steps were taken elsewhere."""
+        self.flat.load(w, buffers)
+        self._holds_server = False
+        return self._finished(task, state, steps, loss)
+
+    def _finished(self, task: Task, state: Tensors, steps: int, loss: float) -> Result:
+        """What the client sends and keeps, after its last step."""
+        job, flat = self.job, self.flat
+        indices = self.federation.trained_on(task.client)
+        local = LocalSteps(steps, task.lr, job.local.momentum, len(indices))
+        extra = {"fisher": self._fisher(indices)} if "fisher" in job.algorithm.needs else {}
+        sent, new_state = job.algorithm.finish(flat.w, self.server, state, local, extra)
+        if job.own_buffers or self._previous:
+            new_state = new_state | flat.buffers()
+        result = Result(
+            task,
+            sent={name: tensor.clone() for name, tensor in sent.items()},
+            buffers={} if job.own_buffers or not flat.has_buffers else flat.buffers(),
+            state=self.store.put(task.client, task.round, new_state),
+            n=len(indices),
+            steps=steps,
+            metrics={"loss": loss},
+        )
+        if self.step.note:
+            result.metrics["note"] = self.step.note
+        if task.probe:
+            result.metrics |= self._probe(task)
+        return result
+
+    def _probe(self, task: Task) -> dict[str, Any]:
+        """What the client's model gets right: as it is and, if statistics are averaged, with those it was sent."""
+        found = {"correct": self.judge("validation", task.clients)["correct"]}
+        if self._statistics:
+            self.flat.load(self.flat.w, self.buffers)
+            found["correct_global_statistics"] = self.judge("validation", task.clients)["correct"]
+        return found
+
+    def client_state(self, task: Task) -> Tensors:
+        if task.state_version:
+            return self.store.get(task.client, task.state_version)
+        if not self._keeps_state:
+            return {}
+        # A copy: a client may keep x as its state and change it.
+        return self.job.algorithm.init_client(self.server["w"].clone())
+
+    def _steps(self, task: Task, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
+        """All local steps of a client; how many there were, and their mean loss."""
+        job, flat, federation = self.job, self.flat, self.federation
+        client = job.objective.prepare(federation.labels(task.client)) if self._knows_labels else {}
+        local = job.local.model_copy(update={"steps": task.steps}) if task.steps else job.local
+        if min(job.local.batch_size, len(indices)) < self.least:
+            raise InputError(
+                f"client {task.client} has {len(indices)} training samples and local.batch_size is "
+                f"{job.local.batch_size}: every batch has one sample, but batch norm needs two"
+            )
+        augment = torch_stream(job.seed, "augment", task.round, task.client) if self._augments else None
+        order = Shuffle(job.seed, task.round, task.client)
+        optimiser = SGD(task.lr, job.local.momentum, job.local.weight_decay)
+        total, steps = torch.zeros(()), 0
+        if not flat.module.training:
+            flat.module.train()
+        for batch in batches(indices, local, order, self.least):
+            x, target = federation.train.gather(batch)
+            x = model_input(federation.transform(x, augment), flat.w.dtype)
+            loss = self.step(x, target, client, self._compared(x, state))
+            optimiser.decay(flat.w, flat.g)
+            job.algorithm.correct(flat.g, flat.w, self.server, state)
+            optimiser.step(flat.w, flat.g)
+            total += loss
+            steps += 1
+            if not self._checked:
+                flat.check_views()
+                self._checked = True
+        return steps, float(total) / max(steps, 1)
+
+    def _compared(self, x: Tensor, state: Tensors) -> Compared:
+        """What the models that a client compares itself with make of a batch."""
+        if self._sent is None:
+            return NOTHING
+        logits, global_features = self._sent(x)
+        teacher = logits if "teacher" in self.job.objective.needs else None
+        if global_features is None or not self._previous or "b" not in state:
+            # In a client's first round its previous model is the one it was sent.
+            return Compared(teacher, global_features, global_features)
+        return Compared(teacher, global_features, self._previous(x)[1])
+
+    def _fisher(self, indices: np.ndarray) -> Tensor:
+        train, dtype = self.federation.train, self.flat.w.dtype
+        chunks = map(train.gather, torch.split(torch.from_numpy(indices), CHUNK))
+        return fisher(self.flat, ((model_input(self.federation.transform(x), dtype), y) for x, y in chunks))
+
+    def evaluate(self, task: Task) -> Result:
+        """What a model makes of a range of pooled samples."""
+        self._load(self.client_state(task) if task.state_version else {})
+        judged = self.judge(task.split, task.clients, slice(task.start, task.stop), task.logits)
+        return Result(task, n=task.stop - task.start, metrics=judged)

@@ -1,0 +1,96 @@
+"""Tasks handed out in parcels, their results on the way back, and given back in the order of the tasks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedrecall.client.work import Result, Task
+from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
+
+# Of each result what is no vector; whose the rows of each stack are; and where the stacks lie.
+Packed = tuple[list[tuple[int, int, int, dict[str, Any]]], dict[str, list[int]], Header]
+
+
+@dataclass
+class Parcel:
+    """Some tasks that one worker runs, one after the other."""
+
+    places: list[int]  # of its tasks among all
+    tasks: list[Task]
+    slot: int = -1  # where its results lie
+
+
+class InOrder:
+    """One call of an engine: what waits, what is done, and whose turn it is.
+
+    A slot holds the vectors of a parcel's results from when it is handed out until all of them were given back.
+    """
+
+    def __init__(self, tasks: list[Task], parcel_size: Callable[[int], int], slots: int) -> None:
+        size = parcel_size(len(tasks))
+        starts = range(0, len(tasks), size)
+        parts = [list(range(start, min(start + size, len(tasks)))) for start in starts]
+        self._waiting = deque(Parcel(places, [tasks[place] for place in places]) for places in parts)
+        self._finished: dict[int, tuple[Result, Parcel]] = {}
+        self._held: dict[int, int] = {}  # results not yet given back, by slot
+        self._free = list(range(slots))
+        self._total, self._expected = len(tasks), 0
+
+    def over(self) -> bool:
+        return self._expected == self._total
+
+    def next(self) -> Parcel | None:
+        """The next parcel, if one waits and there is a place for its results."""
+        if not self._waiting or not self._free:
+            return None
+        parcel = self._waiting.popleft()
+        parcel.slot = self._free.pop()
+        return parcel
+
+    def done(self, parcel: Parcel, results: list[Result]) -> None:
+        self._held[parcel.slot] = len(results)
+        for place, result in zip(parcel.places, results):
+            self._finished[place] = result, parcel
+
+    def lost(self, parcel: Parcel) -> None:
+        """To be run again, next, one by one."""
+        self._free.append(parcel.slot)
+        singly = [Parcel([place], [task]) for place, task in zip(parcel.places, parcel.tasks)]
+        self._waiting.extendleft(reversed(singly))
+
+    def ready(self) -> Iterator[Result]:
+        """The results whose turn it is."""
+        while self._expected in self._finished:
+            result, parcel = self._finished.pop(self._expected)
+            yield result
+            self._expected += 1
+            self._held[parcel.slot] -= 1
+            if not self._held[parcel.slot]:
+                self._free.append(parcel.slot)
+
+
+def packed(results: list[Result], box: Box) -> Packed:
+    """A parcel's results for another process: vectors of one name as one stack, in a box."""
+    owners, stacks = dict[str, list[int]](), dict[str, list[Tensor]]()
+    for at, result in enumerate(results):
+        for kind, tensors in (("sent", result.sent), ("buffers", result.buffers)):
+            for name, tensor in tensors.items():
+                owners.setdefault(f"{kind}.{name}", []).append(at)
+                stacks.setdefault(f"{kind}.{name}", []).append(tensor)
+    rest = [(result.state, result.n, result.steps, result.metrics) for result in results]
+    return rest, owners, box.put(stacks)
+
+
+def unpacked(tasks: list[Task], parcel: Packed, boxes: Boxes) -> list[Result]:
+    rest, owners, header = parcel
+    results = [Result(task, {}, {}, *values) for task, values in zip(tasks, rest)]
+    for key, stack in boxes.take(header).items():
+        kind, _, name = key.partition(".")
+        for at, tensor in zip(owners[key], stack.unbind()):
+            (results[at].sent if kind == "sent" else results[at].buffers)[name] = tensor
+    return results

@@ -1,0 +1,261 @@
+"""One round with cross-entropy and one with WSM, from the same weights: what a user's own model forgets.
+
+The two rounds share the clients, the order of their batches and all else that is drawn, so that the loss alone
+makes the difference. `diagnosis.py` puts it in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedrecall.algorithms import ALGORITHMS, FedAvg
+from fedrecall.client.work import Job
+from fedrecall.data.federation import Federation
+from fedrecall.errors import InputError
+from fedrecall.front.federate import Run, copies_of, described
+from fedrecall.models.build import has_statistics
+from fedrecall.models.weights import check_weights, read_weights, with_weights
+from fedrecall.objectives import OBJECTIVES, WSM, CrossEntropy, Objective
+from fedrecall.recipe.files import Tree
+from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
+from fedrecall.recipe.settings import Local
+from fedrecall.report.diagnosis import Findings, findings, opening, sentences
+from fedrecall.runs.folder import RunFolder, finite
+from fedrecall.simulation.loop import carry_out
+from fedrecall.simulation.round import Experiment
+
+ENOUGH = 10  # clients: with fewer than this, one unusual client is the result
+
+# Keys of a recipe that one round of FedAvg leaves no room for, and what to say instead.
+FIXED = {
+    "algorithm": "the rounds are FedAvg's",
+    "rounds": "there is one round with each objective",
+    "participation": "the number of clients was expected instead: --clients N, or clients=N in Python",
+    "clients_per_round": "--clients N was expected instead, or clients=N in Python",
+}
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the rounds start from: in words, and the weights, if they are not those that the model is made with."""
+
+    words: str
+    weights: Mapping[str, Tensor] | None = None
+    untrained: bool = False
+    of_run: bool = False  # a run's own model, with the statistics that the run saved
+    partition: str | None = None  # the digest of the one that it was trained on, where that is known
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the two rounds say. Printed, it is its sentences."""
+
+    sentences: tuple[str, ...]
+    notes: tuple[str, ...]  # what to know before trusting the numbers
+    findings: dict[str, Findings]  # the numbers: "cross_entropy" and "wsm"
+    cross_entropy: Run
+    wsm: Run
+    report: Path
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def tree(self) -> Tree:
+        """For JSON. Accuracies and their differences are shares."""
+        paths = {"cross_entropy": self.cross_entropy.path, "wsm": self.wsm.path}
+        runs = {name: {"path": str(paths[name]), **asdict(found)} for name, found in self.findings.items()}
+        said = {"sentences": self.sentences, "notes": self.notes}
+        return finite({"report": str(self.report), **said, "runs": runs})  # type: ignore[no-any-return]
+
+
+def diagnose(
+    model: nn.Module | Callable[[], nn.Module],
+    federation: Federation,
+    *,
+    weights: str | Path | Mapping[str, Tensor] | None = None,
+    objective: WSM | None = None,
+    local: Local | Mapping[str, Any] | None = None,
+    clients: int | None = None,
+    engine: str = "auto",
+    workers: int | str = "auto",
+    out: str | Path | None = None,
+    quiet: bool = True,
+    **settings: Any,
+) -> Diagnosis:
+    """Train one round with cross-entropy and one with WSM from the same weights, and say what is forgotten.
+
+    It starts from the weights of `model`, or from `weights`: a safetensors file, or a state dict. `objective` is
+    WSM with other options. So many `clients` train; by default at least ten, or all. The other keys of a recipe
+    are keywords too (`seed`, `batch_norm`, `forgetting={"sample": 100}`, ..). Without `out`, each call makes a new
+    folder below `runs`, with a run for each of the two objectives, and report.html about both.
+
+    >>> import numpy as np, tempfile, torch
+    >>> from fedrecall import Federation, Iid, diagnose
+    >>> x, y = np.random.default_rng(0).normal(size=(40, 3)).astype("float32"), np.arange(40) % 2
+    >>> federation = Federation.from_arrays(x, y, partition=Iid(clients=4, validation=0.2))
+    >>> diagnosis = diagnose(torch.nn.Linear(3, 2), federation, out=tempfile.mkdtemp())
+    >>> print(str(diagnosis)[:28])
+    One round with all 4 clients
+    """
+    for key in ("data", "partition", "model"):
+        if key in settings:
+            raise InputError(f"{key} is given, but it comes with the model and the federation here")
+    refuse_fixed(settings)
+    objective = objective or WSM()
+    tree: Tree = {
+        **settings,
+        **dict.fromkeys(("data", "partition", "model"), FROM_PYTHON),
+        "objective": described(objective, OBJECTIVES),
+        "execution": {"engine": engine, "workers": workers, **settings.get("execution", {})},
+    }
+    recipe = Recipe(**tree if local is None else {**tree, "local": local})
+    if isinstance(model, nn.Module):
+        make_model, start = copies_of(model, federation, recipe.seed), Start("the given model")
+    else:
+        make_model, start = model, Start("a new model", untrained=True)
+    if weights is not None:
+        start = given(weights)
+    return examine(recipe, make_model, federation, objective, start, clients, out, quiet=quiet)
+
+
+def given(weights: str | Path | Mapping[str, Tensor]) -> Start:
+    if isinstance(weights, str | Path):
+        return Start(f"the weights in {str(weights)!r}", read_weights(Path(weights)))
+    return Start("the given weights", weights)
+
+
+def refuse_fixed(settings: Mapping[str, Any]) -> None:
+    for key, instead in FIXED.items():
+        if key in settings:
+            raise InputError(f"{key} is given, but in a diagnosis {instead}")
+
+
+def examine(
+    recipe: Recipe,
+    make_model: Callable[[], nn.Module],
+    federation: Federation,
+    objective: WSM,
+    start: Start,
+    clients: int | None = None,
+    out: str | Path | None = None,
+    *,
+    quiet: bool = True,
+) -> Diagnosis:
+    """Both rounds and what they say; nothing is written before all that can be checked is."""
+    from fedrecall.simulation.progress import ProgressLine  # rich draws random numbers when it is imported
+
+    count = how_many(recipe, federation.population, clients)
+    refuse_unmeasurable(federation)
+    check_start(recipe, make_model, federation, start)
+    if start.weights is not None:
+        make_model = partial(with_weights, make_model, start.weights)
+    objectives: dict[str, Objective] = {"cross_entropy": CrossEntropy(), "wsm": objective}
+    experiments = {}
+    for name, loss in objectives.items():
+        chosen = one_round(recipe, loss, count, start, tested=federation.test is not None)
+        job = Job(make_model, FedAvg(), loss, chosen.local, chosen.seed, chosen.batch_norm)
+        experiments[name] = Experiment(chosen, job, federation)
+
+    parent = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "diagnose")
+    runs, found = {}, {}
+    for name, experiment in experiments.items():
+        with ProgressLine(name.replace("_", "-"), 1, quiet=quiet) as progress:
+            carry_out(experiment, RunFolder.create(parent.path / name), progress)
+        runs[name] = Run(parent.path / name, make_model)
+        found[name] = findings(runs[name].forgetting[1], federation.class_names, federation.population)
+    report, notes = reported(list(runs.values()), parent.path / "report.html")
+    first = opening(
+        start.words,
+        found["cross_entropy"],
+        count,
+        federation.population,
+        federation.num_classes,
+        initial=start.untrained,
+    )
+    if start.partition not in (None, federation.assignment.digest()):
+        notes.append("The clients do not have the samples that they had in the run: its data have changed.")
+    said = (first, *sentences(found["cross_entropy"], found["wsm"]))
+    diagnosis = Diagnosis(said, tuple(notes), found, runs["cross_entropy"], runs["wsm"], report)
+    parent.write_json("diagnosis.json", diagnosis.tree())
+    return diagnosis
+
+
+def how_many(recipe: Recipe, population: int, asked: int | None) -> int:
+    """The clients that train: as many as asked for, else those of the recipe, but enough to tell."""
+    if asked is None:
+        usual = recipe.clients_per_round or round(population * (recipe.participation or 0))
+        return min(population, max(usual, ENOUGH))
+    if not 1 <= asked <= population:
+        raise InputError(f"clients is {asked}; a number from 1 to {population}, who may train, was expected")
+    return asked
+
+
+def refuse_unmeasurable(federation: Federation) -> None:
+    able = len(np.unique(federation.owners()))
+    if not able:
+        raise InputError(
+            "forgetting is measured on the clients' validation data, and there are none: partition.validation is 0"
+        )
+    if able < 2:
+        raise InputError(
+            "forgetting is measured on the other clients' validation data, and only 1 of "
+            f"{federation.population} clients has any"
+        )
+
+
+def check_start(recipe: Recipe, make_model: Callable[[], nn.Module], federation: Federation, start: Start) -> None:
+    """Do the weights fit the model?"""
+    if start.weights is None:
+        return
+    job = Job(make_model, FedAvg(), CrossEntropy(), recipe.local, recipe.seed, recipe.batch_norm)
+    module = job.build_model(federation).module
+    check_weights(start.weights, module, start.words)
+    if start.of_run and recipe.batch_norm == "local" and has_statistics(module):
+        raise InputError(
+            "batch_norm is 'local': the run left its batch-norm statistics with the clients, and its model "
+            "has none; give weights that have them with --weights"
+        )
+
+
+def one_round(recipe: Recipe, objective: Objective, clients: int, start: Start, *, tested: bool) -> Recipe:
+    """The recipe of a round with one of the objectives. A schedule is for many rounds: the rate is `local.lr`."""
+    tree = recipe.tree()
+    tree.pop("participation", None)
+    sample = {"sample": recipe.forgetting.sample} if recipe.forgetting.sample else {}
+    tree |= {
+        "objective": described(objective, OBJECTIVES),
+        "algorithm": described(FedAvg(), ALGORITHMS),
+        "rounds": 1,
+        "clients_per_round": clients,
+        "local": {**tree["local"], "schedule": "constant"},
+        "evaluation": {"every": 1, "test_last": int(tested and recipe.batch_norm != "local")},
+        "forgetting": {"rounds": [1], **sample},
+    }
+    model = tree["model"]
+    if start.weights is not None and model != FROM_PYTHON:
+        # The recipe alone would begin elsewhere: it must not pass for one that repeats this round.
+        tree["model"] = {**model, **FROM_PYTHON, "class": f"{model['name']} from {start.words}"}
+    return Recipe(**tree)
+
+
+def reported(runs: list[Run], out: Path) -> tuple[Path, list[str]]:
+    """The page about the runs, and its warnings."""
+    from fedrecall.report.comparison import group
+    from fedrecall.report.page import write_page
+    from fedrecall.report.warnings import warnings
+    from fedrecall.runs.reader import load  # not for who only trains
+
+    methods = group([load(run.path) for run in runs])
+
+    def notes() -> Iterator[str]:
+        for warning in warnings(methods):
+            yield f"{', '.join(warning.about)}: {warning.text}" if warning.about else warning.text
+
+    return write_page(methods, out), list(notes())

@@ -1,0 +1,205 @@
+"""What is measured of the models of a round, on which data, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedrecall.client.predict import Judged, pooled
+from fedrecall.client.work import Job, Task
+from fedrecall.data.federation import Federation
+from fedrecall.engines.engine import Engine
+from fedrecall.errors import InputError
+from fedrecall.measure.forgetting import (
+    client_accuracy,
+    global_forgetting,
+    global_forgetting_from_best,
+    group_mean,
+)
+from fedrecall.measure.metrics import client_metrics, pooled_metrics
+from fedrecall.measure.user_metrics import Metric, measured, own_metrics
+from fedrecall.recipe.recipe import Recipe
+from fedrecall.rng import stream
+from fedrecall.runs.client_states import ClientStore
+from fedrecall.vector import Tensors
+
+PART = 1024  # samples of one evaluation task
+MOST_CLIENTS = 500  # on a line of clients.jsonl
+PREFIX = {"validation": "val", "held_out": "held_out", "test": "test"}
+
+Line = dict[str, Any]
+
+
+class Evaluator:
+    """Metrics on the pooled validation data, on the held-out clients, and on the test set."""
+
+    def __init__(
+        self, recipe: Recipe, job: Job, federation: Federation, metrics: Mapping[str, Metric] | None = None
+    ) -> None:
+        self.recipe, self.federation = recipe, federation
+        self.algorithm, self.own_statistics = job.algorithm, job.batch_norm == "local"
+        self.own_metrics = own_metrics(recipe.evaluation.metrics or (), metrics)
+        self.has_validation = len(federation.pool("validation")[1]) > 0
+        # Of clients' own models, by split and client: the version that was measured, and what was found.
+        self._of_models: dict[tuple[str, int], tuple[int, Line]] = {}
+        self._classes: list[np.ndarray] = []  # the last accuracy of each class, and the best before it
+        self._listed = listed_clients(recipe.seed, federation)
+        for key, wanted in (("target", recipe.evaluation.target), ("metrics", self.own_metrics)):
+            if wanted and not self.has_validation:
+                raise InputError(f"evaluation.{key} is measured on validation data, and partition.validation is 0")
+
+    def recall(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Take up the history of a run that is resumed, from its lines of clients.jsonl."""
+        self._classes = []
+        for line in lines:
+            classes = line.get("val_class_accuracy")
+            if classes is not None:
+                self._global_forgetting(class_accuracies(line["round"], classes, self.federation.num_classes))
+
+    def evaluates(self, t: int) -> bool:
+        """Is it an evaluated round?"""
+        return t % self.recipe.evaluation.every == 0 or t == self.recipe.rounds
+
+    def due(self, t: int) -> list[str]:
+        """The data that the models of this round are evaluated on."""
+        recipe, splits = self.recipe, []
+        if self.evaluates(t):
+            splits += ["validation"] if self.has_validation else []
+            splits += ["held_out"] if self.federation.assignment.held_out else []
+        if t > recipe.rounds - recipe.evaluation.test_last and self.federation.test is not None:
+            splits.append("test")
+        return splits
+
+    def measure(
+        self, t: int, engine: Engine, store: ClientStore, server: Tensors, buffers: Tensors
+    ) -> tuple[Line, Line]:
+        """The metrics of the global model (or their means over the clients' own models), and those by client."""
+        splits, line, clients = self.due(t), Line(), Line()
+        if splits:
+            engine.publish(t, {"w": self.algorithm.evaluated(server)}, buffers)
+        for split in splits:
+            if self.algorithm.personal:
+                line |= self._mean_over_models(t, engine, store, split)
+                continue
+            judged = self.judged(t, engine, store, split, logits=self._wants_logits(split))
+            line |= self._pooled(t, split, judged)
+            if split == "validation":
+                over_clients, clients = self._by_client(t, judged)
+                line |= over_clients
+        return line, clients
+
+    def _wants_logits(self, split: str) -> bool:
+        return split == "validation" and bool(self.own_metrics)
+
+    def _pooled(self, t: int, split: str, judged: Judged) -> Line:
+        """Of one model on all samples of a split."""
+        labels, prefix = self._labels(split), PREFIX[split]
+        if split == "held_out":
+            return {"held_out_accuracy": float(judged["correct"].mean())}
+        found = pooled_metrics(judged, labels, self.federation.num_classes)
+        if self._wants_logits(split):
+            for name, function in self.own_metrics.items():
+                found[name] = measured(name, function, judged["logits"], labels.copy(), t)
+        return {f"{prefix}_{name}": value for name, value in found.items()}
+
+    def _labels(self, split: str) -> np.ndarray:
+        source, positions = self.federation.pool(split)
+        labels: np.ndarray = source.y[positions]
+        return labels
+
+    def _by_client(self, t: int, judged: Judged) -> tuple[Line, Line]:
+        """Over clients and over classes, for the round's line; and the line of clients.jsonl."""
+        federation = self.federation
+        owners, population = federation.owners(), federation.population
+        accuracy = client_accuracy(judged["correct"], owners, population)
+        classes = group_mean(judged["correct"], self._labels("validation"), federation.num_classes)
+        line = {f"val_{name}": value for name, value in client_metrics(accuracy).items()}
+        line |= self._global_forgetting(classes)
+        listed = self._listed
+        nll, samples = group_mean(judged["nll"], owners, population), np.bincount(owners, minlength=population)
+        return line, {
+            "round": t,
+            "client": listed.tolist(),
+            "val_accuracy": accuracy[listed].round(6).tolist(),
+            "val_nll": nll[listed].round(6).tolist(),
+            "samples": samples[listed].tolist(),
+            "val_class_accuracy": classes.tolist(),
+        }
+
+    def _global_forgetting(self, classes: np.ndarray) -> Line:
+        """Against the global models of the evaluated rounds before; nothing in the first."""
+        if not self._classes:
+            self._classes = [classes, classes]
+            return {}
+        previous, best = self._classes
+        self._classes = [classes, np.maximum(best, classes)]
+        return {
+            "global_forgetting": global_forgetting(previous, classes),
+            "global_forgetting_from_best": global_forgetting_from_best(best[None], classes),
+        }
+
+    def judged(
+        self,
+        t: int,
+        engine: Engine,
+        store: ClientStore,
+        split: str,
+        clients: Sequence[int] = (),
+        logits: bool = False,
+    ) -> Judged:
+        """What the published model makes of each pooled sample of a split; of "validation", or of these clients'.
+
+        Where batch-norm statistics stay with the clients, each client's samples are judged with its own.
+        """
+        whole = Task("evaluate", t, 0, split=split, clients=tuple(clients), logits=logits)
+        if not self.own_statistics:
+            return self._parts(engine, [whole])
+        own = [
+            whole._replace(client=client, state_version=store.version(client), clients=(client,))
+            for client in clients or range(self.federation.population)
+        ]
+        return self._parts(engine, own)
+
+    def _parts(self, engine: Engine, wholes: list[Task]) -> Judged:
+        """The tasks' data one after the other, in parts that the engine can share out."""
+        parts: list[Task] = []
+        for task in wholes:
+            size = len(pooled(self.federation, task.split, task.clients)[1])
+            for start in range(0, size, PART):
+                parts.append(task._replace(order=len(parts), start=start, stop=min(start + PART, size)))
+        judged = [result.metrics for result in engine.run(parts)]
+        return {name: np.concatenate([part[name] for part in judged]) for name in judged[0]}
+
+    def _mean_over_models(self, t: int, engine: Engine, store: ClientStore, split: str) -> Line:
+        """A client's own model is evaluated once, until it trains again."""
+        lines = []
+        for client in range(self.federation.population):
+            version = store.version(client)
+            key = (split, client if version else -1)
+            if key not in self._of_models or self._of_models[key][0] != version:
+                whole = Task("evaluate", t, 0, key[1], state_version=version, split=split)
+                whole = whole._replace(logits=self._wants_logits(split))
+                self._of_models[key] = version, self._pooled(t, split, self._parts(engine, [whole]))
+            lines.append(self._of_models[key][1])
+        return {name: float(np.mean([line[name] for line in lines])) for name in lines[0]}
+
+
+def class_accuracies(round: int, values: Any, classes: int) -> np.ndarray:
+    """Of a line of clients.jsonl, where null stands for a class without samples."""
+    if (
+        not isinstance(values, list)
+        or [type(value) in (int, float, type(None)) for value in values] != [True] * classes
+    ):
+        raise InputError(f"clients.jsonl is damaged: round {round} has no accuracies of {classes} classes")
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def listed_clients(seed: int, federation: Federation) -> np.ndarray:
+    """Who is on the lines of clients.jsonl: all training clients, or as many of them drawn by the seed as keep the
+    file small, the same in every round."""
+    everyone = federation.population
+    if everyone <= MOST_CLIENTS:
+        return np.arange(everyone)
+    return np.sort(stream(seed, "probe").choice(everyone, MOST_CLIENTS, replace=False))

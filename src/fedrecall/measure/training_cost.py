@@ -1,0 +1,133 @@
+"""What the local training of a round amounts to: its arithmetic operations, and how the updates lie."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.batches import steps_per_epoch
+from fedrecall.client.work import Group, Result
+from fedrecall.data.federation import Federation
+from fedrecall.models.build import dry_batch
+from fedrecall.recipe.settings import Local
+from fedrecall.vector import FlatModel, Tensors
+
+
+class Operations(TorchDispatchMode):
+    """Counts arithmetic operations by torch's own formulas, as its FlopCounterMode does; that one loads torch's
+    compiler first, a second or two at the start of every run."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.total += int(formula(*args, **(kwargs or {}), out_val=out))
+        return out
+
+
+def flops_per_sample(flat: FlatModel, federation: Federation) -> int:
+    """Of one sample's forward and backward pass, as torch counts them: products, convolutions and attention.
+
+    In eval mode, in which nothing of the model changes; those operations are the same when it trains.
+    """
+    x = dry_batch(federation, flat.w.dtype)
+    was_training = flat.module.training
+    with Operations() as counter:
+        logits = flat.module.eval()(x)
+        if logits.requires_grad:
+            logits.sum().backward()
+    flat.module.train(was_training)
+    flat.g.zero_()
+    total: int = counter.total
+    return total // len(x)
+
+
+def samples_trained(samples: int, steps: int, local: Local, least: int) -> int:
+    """How many samples so many local steps see, of a client with these.
+
+    >>> samples_trained(100, 5, Local(batch_size=40, partial_batch="keep"), 1)    # 40 + 40 + 20 + 40 + 40
+    180
+    """
+    size, per_epoch = min(local.batch_size, samples), steps_per_epoch(samples, local, least)
+    epochs, rest = divmod(steps, per_epoch)
+    return epochs * min(per_epoch * size, samples) + rest * size
+
+
+@dataclass
+class Updates:
+    """Norms and cosines of the clients' updates, from sums: no update is kept.
+
+    With unit vectors u_i = D_i / |D_i|, |sum_i u_i|^2 = m + 2 sum_{i<j} cos(D_i, D_j).
+    """
+
+    norms: list[float] = field(default_factory=list)
+    directions: int = 0
+    total: Tensor | None = None  # of the unit vectors
+
+    def add(self, update: Tensor) -> None:
+        norm = float(update.norm())
+        self.norms.append(norm)
+        if norm > 0:  # an update of zero has no direction
+            self.directions += 1
+            unit = update / norm
+            self.total = unit if self.total is None else self.total.add_(unit)
+
+    def metrics(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self.norms:
+            found["update_norm"] = sum(self.norms) / len(self.norms)
+        m = self.directions
+        if m > 1 and self.total is not None:
+            found["update_cosine"] = (float(self.total.square().sum()) - m) / (m * (m - 1))
+        return found
+
+
+@dataclass
+class LocalWork:
+    """Watches the results of a round's local training."""
+
+    algorithm: Algorithm
+    local: Local
+    least: int  # samples of a batch
+    flops_per_sample: int
+    sent: Tensors  # what the clients started from
+    updates: Updates | None = None  # None: not in this round
+    trained: Counter[tuple[int, int]] = field(default_factory=Counter)  # clients with so many samples and steps
+
+    def add(self, result: Result) -> None:
+        if isinstance(result, Group):
+            self.trained.update(result.rows.pairs())
+            for i in range(len(result.rows.tasks)) if self.updates else ():
+                self._add_update({name: stacked[i] for name, stacked in result.sent.items()})
+        else:
+            self.trained[result.n, result.steps] += 1
+            self._add_update(result.sent)
+
+    def _add_update(self, sent: Tensors) -> None:
+        if self.updates is not None:
+            update = self.algorithm.update(sent, self.sent)
+            if update is not None:
+                self.updates.add(update)
+
+    def metrics(self) -> dict[str, float]:
+        samples = sum(
+            clients * samples_trained(n, steps, self.local, self.least)
+            for (n, steps), clients in self.trained.items()
+        )
+        return {"flops": self.flops_per_sample * samples, **(self.updates.metrics() if self.updates else {})}

@@ -1,0 +1,46 @@
+"""Metrics of the user's own: functions of the global model's logits and the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from fedrecall.errors import InputError, shown
+from fedrecall.measure.metrics import METRICS
+from fedrecall.recipe.registry import imported
+
+# function(logits [n, C] float32, labels [n] int64) -> a number
+Metric = Callable[[np.ndarray, np.ndarray], float]
+
+
+def own_metrics(named: Sequence[str], given: Mapping[str, Metric] | None = None) -> dict[str, Metric]:
+    """The functions that a recipe names as `module:function`, and those given as Python objects, by name."""
+    pairs = list((given or {}).items())
+    for text in named:
+        if ":" not in text:
+            raise InputError(f"evaluation.metrics has {text!r}; 'module:function' was expected")
+        pairs.append((text.partition(":")[2], imported("evaluation.metrics", text)))
+    found: dict[str, Metric] = {}
+    for name, function in pairs:
+        if f"val_{name}" in METRICS or name in found:
+            raise InputError(f"a metric of your own is named {name!r}, but val_{name} is written already")
+        if not callable(function):
+            raise InputError(f"the metric {name!r} is {shown(function)}; a function was expected")
+        found[name] = function
+    return found
+
+
+def measured(name: str, function: Metric, logits: np.ndarray, labels: np.ndarray, round: int) -> float:
+    """The function's value; an exception in it is the user's, and says which metric it was and when."""
+    try:
+        value = function(logits, labels)
+    except Exception as error:
+        error.add_note(f"(in the metric {name!r}, on the validation data of round {round})")
+        raise
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"the metric {name!r} returned {shown(value)} in round {round}; a number was expected"
+        ) from None

@@ -1,0 +1,88 @@
+"""Making a job's model, and finding what is wrong with it before it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fedrecall.data.federation import Federation
+from fedrecall.errors import InputError
+from fedrecall.rng import default_generator
+from fedrecall.user_code import has_their_lines
+from fedrecall.vector import FlatModel, materialise, torch_threads
+
+
+def build(make_model: Callable[[], nn.Module], federation: Federation, seed: int, threads: int) -> FlatModel:
+    """The model with its initial weights, which are a function of the seed, as flat vectors."""
+    with default_generator(seed, "init"), torch_threads(threads):
+        module = make_model()
+        materialise(module, partial(dry_batch, federation))
+        refuse_broken_convolutions(module)
+        return FlatModel(module)
+
+
+def least_samples(module: nn.Module) -> int:
+    """How many samples a training batch needs: batch norm has no statistics of one."""
+    return 2 if any(isinstance(inner, nn.modules.batchnorm._BatchNorm) for inner in module.modules()) else 1
+
+
+def has_statistics(module: nn.Module) -> bool:
+    """Does it normalise by statistics that it gathered in training?"""
+    norms = (inner for inner in module.modules() if isinstance(inner, nn.modules.batchnorm._BatchNorm))
+    return any(norm.running_mean is not None for norm in norms)
+
+
+def refuse_broken_convolutions(module: nn.Module) -> None:
+    """oneDNN's gradient of a strided 1x1 convolution on few channels-last channels writes outside its memory
+    (oneDNN issue 6035): the process may crash, or go on with wrong numbers."""
+    for name, layer in module.named_modules():
+        if not isinstance(layer, nn.Conv2d) or set(layer.kernel_size) != {1} or set(layer.stride) == {1}:
+            continue
+        channels = layer.in_channels // layer.groups
+        if 1 < channels < 16:
+            raise InputError(
+                f"layer {name!r} of the model is a 1x1 convolution with stride {layer.stride[0]} on {channels} "
+                "channels, whose gradient is broken in PyTorch's CPU library; take every second pixel first, by "
+                f"AvgPool2d(1, {layer.stride[0]}), and convolve with stride 1"
+            )
+
+
+def check_outputs(flat: FlatModel, federation: Federation) -> None:
+    """Does the model take these samples and answer with a number for each class?"""
+    was_training = flat.module.training
+    x = dry_batch(federation, flat.w.dtype)
+    try:
+        with torch.no_grad():
+            logits = flat.module.eval()(x)
+    except InputError:
+        raise
+    except Exception as error:
+        tried = f"on two samples, of shape {tuple(x.shape)}"
+        if has_their_lines(error):
+            error.add_note(f"(the model, {tried})")
+            raise
+        reason = " ".join(str(error).split())
+        raise InputError(f"the model fails {tried}: {type(error).__name__}: {reason}") from None
+    flat.module.train(was_training)
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] != federation.num_classes:
+        raise InputError(
+            f"the model answers two samples with {shape}; two rows of {federation.num_classes} class scores "
+            "were expected"
+        )
+
+
+def dry_batch(federation: Federation, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Two samples as the model sees them."""
+    x, _ = federation.train.gather(torch.zeros(2, dtype=torch.long))
+    return model_input(federation.transform(x), dtype)
+
+
+def model_input(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Floats in the model's precision; images channels last, which is how convolutions run here."""
+    if x.is_floating_point():
+        x = x.to(dtype)
+    return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x

@@ -1,0 +1,101 @@
+"""How the layers of a recipe are merged: the file, what is typed over it, and the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fedrecall.errors import InputError
+from fedrecall.recipe.files import Tree, read
+from fedrecall.recipe.recipe import NAMED, Recipe
+from fedrecall.recipe.settings import (
+    name_or_group,
+)
+from fedrecall.safe_parsing import yaml_value
+
+# Giving one of a pair drops the other from the layers below.
+EITHER_OR = [
+    ("participation", "clients_per_round"),
+    ("local.epochs", "local.steps"),
+    ("forgetting.every", "forgetting.rounds"),
+    ("checkpoint.seconds", "checkpoint.every"),
+]
+
+
+def load(source: str | None, overrides: Iterable[str] = (), extra: Tree | None = None) -> Recipe:
+    """A shipped recipe's name or a YAML file, and `key=value` over it; `extra` goes over both."""
+    merged: Tree = {section: Recipe.model_fields[section].default for section in NAMED}
+    for layer in (read(source) if source else {}, from_words(overrides), extra or {}):
+        merged = merge(without_the_others(merged, layer), layer)
+    return Recipe(**merged)
+
+
+def from_words(words: Iterable[str]) -> Tree:
+    """`local.lr=0.05` and the like as a tree. Values are YAML."""
+    tree: Tree = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise InputError(f"{word!r} is not a setting; key=value was expected, as in local.lr=0.05")
+        try:
+            value = yaml_value(text)
+        except InputError:
+            raise InputError(f"{key} is {text!r}, which is not a value; quote it") from None
+        place(tree, key.split("."), value, key)
+    return tree
+
+
+def place(tree: Tree, path: list[str], value: Any, key: str) -> None:
+    for part in path[:-1]:
+        inner = tree.setdefault(part, {})
+        if isinstance(inner, str):  # objective=wsm objective.tau=0.5
+            inner = tree[part] = {"name": inner}
+        if not isinstance(inner, dict):
+            raise InputError(f"{key} is given, but {part} is given as a value too")
+        tree = inner
+    last = path[-1]
+    if isinstance(tree.get(last), dict) and isinstance(value, str):  # objective.tau=0.5 objective=wsm
+        value = {**tree[last], "name": value}
+    tree[last] = value
+
+
+def merge(below: Tree, above: Tree) -> Tree:
+    """`above` over `below`. Another name drops the options of the one before."""
+    result = dict(below)
+    for key, value in above.items():
+        result[key] = over(result.get(key), value)
+    return result
+
+
+def over(below: Any, above: Any) -> Any:
+    if isinstance(below, dict):
+        above = name_or_group(above)
+    if isinstance(above, dict):
+        below = name_or_group(below)
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    renamed = "name" in above and above["name"] != below.get("name")
+    return above if renamed else merge(below, above)
+
+
+def without_the_others(below: Tree, above: Tree) -> Tree:
+    """`below` without the keys that exclude one which `above` gives."""
+    for pair in EITHER_OR:
+        for given, other in (pair, pair[::-1]):
+            if look_up(above, given) is not None and look_up(above, other) is None:
+                below = without(below, other.split("."))
+    return below
+
+
+def without(tree: Tree, path: list[str]) -> Tree:
+    inner = tree.get(path[0])
+    if len(path) > 1 and isinstance(inner, dict):
+        return {**tree, path[0]: without(inner, path[1:])}
+    return {key: value for key, value in tree.items() if len(path) > 1 or key != path[0]}
+
+
+def look_up(tree: Tree, key: str) -> Any:
+    inner: Any = tree
+    for part in key.split("."):
+        inner = inner.get(part) if isinstance(inner, dict) else None
+    return inner

@@ -1,0 +1,156 @@
+"""The recipe: everything that decides a result, as one documented model, and how its layers are merged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BeforeValidator, Field, model_validator
+
+from fedrecall.algorithms import ALGORITHMS
+from fedrecall.data.partition import PARTITIONS
+from fedrecall.data.sources import DATASETS
+from fedrecall.errors import InputError, nearest, shown
+from fedrecall.models import MODELS
+from fedrecall.objectives import OBJECTIVES
+from fedrecall.options import Positive, Whole
+from fedrecall.recipe import registry
+from fedrecall.recipe.files import Tree
+from fedrecall.recipe.settings import (
+    BadUpdates,
+    BatchNorm,
+    Checkpoint,
+    Evaluation,
+    Execution,
+    Forgetting,
+    Keep,
+    Local,
+    Settings,
+    Stop,
+    exclusive,
+    name_or_group,
+)
+from fedrecall.user_code import note_key
+
+# The sections whose `name` chooses something, which then has options of its own.
+NAMED: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "data": DATASETS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "objective": OBJECTIVES,
+    "algorithm": ALGORITHMS,
+}
+
+
+# Stands for a section that was given as a Python object, which a recipe cannot build again.
+FROM_PYTHON: Tree = {"name": "python"}
+
+Named = Annotated[Tree, BeforeValidator(name_or_group)]
+
+
+class Recipe(Settings):
+    """Everything that decides the result of a run, and where it runs."""
+
+    data: Named = Field(default={"name": "cifar10"}, description="the data set")
+    partition: Named = Field(default={"name": "dirichlet"}, description="who has which of its samples")
+    model: Named = Field(default={"name": "lenet"}, description="the model")
+    objective: Named = Field(default={"name": "wsm"}, description="the clients' loss")
+    algorithm: Named = Field(default={"name": "fedavg"}, description="how the clients' models become one")
+    rounds: Positive = Field(default=4000, description="communication rounds")
+    participation: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="the fraction of clients in a round (0.1 unless `clients_per_round` is given)"
+    )
+    clients_per_round: Positive | None = Field(default=None, description="or: how many clients are in a round")
+    local: Local = Field(default_factory=Local, description="how a client trains")
+    batch_norm: BatchNorm = Field(
+        default="average",
+        description="its statistics: average (weighted by samples) | local (they stay with the client)",
+    )
+    bad_updates: BadUpdates = Field(
+        default="drop",
+        description="a client whose update is not finite: drop (the round goes on without it) | stop",
+    )
+    evaluation: Evaluation = Field(default_factory=Evaluation, description="when the global model is evaluated")
+    forgetting: Forgetting = Field(default_factory=Forgetting, description="when forgetting is measured")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="when the state of the run is saved")
+    stop: Stop = Field(default_factory=Stop, description="when the run has learned enough")
+    keep: Keep = Field(
+        default="last",
+        description="the model of model.safetensors: of the last round | of the best, by stop.metric",
+    )
+    init: str | None = Field(
+        default=None, description="a .safetensors file with the weights to start from; default: drawn by the seed"
+    )
+    seed: Whole = Field(default=0, description="of initial weights, client sampling, batches and augmentation")
+    execution: Execution = Field(default_factory=Execution, description="where and how it runs")
+
+    @model_validator(mode="after")
+    def _resolve(self) -> Recipe:
+        exclusive(self, "participation", "clients_per_round")
+        if self.participation is None and self.clients_per_round is None:
+            object.__setattr__(self, "participation", 0.1)
+        for section, listing in NAMED.items():
+            object.__setattr__(self, section, with_defaults(section, getattr(self, section), listing))
+        return self
+
+    @classmethod
+    def nearest_key(cls, key: str) -> str:
+        """Also the keys of the groups: `lr` is probably `local.lr`."""
+        for section, field in cls.model_fields.items():
+            group = field.annotation
+            inner = group.model_fields if isinstance(group, type) and issubclass(group, Settings) else {}
+            if key in inner or key in option_names(section):
+                return f"did you mean {f'{section}.{key}'!r}?"
+        return nearest(key, cls.model_fields)
+
+    def build(self, section: str, **supplied: Any) -> Any:
+        """The partition, model, objective, algorithm or data set that the recipe names."""
+        chosen = getattr(self, section)
+        if chosen["name"] == FROM_PYTHON["name"]:
+            raise InputError(f"{section} was given as a Python object; start this run again from Python")
+        target = registry.find(section, chosen["name"], NAMED[section])
+        given = {key: value for key, value in chosen.items() if key != "name"}
+        try:
+            return registry.build(section, target, given, supplied)
+        except InputError:
+            raise
+        except Exception as error:
+            if ":" in chosen["name"]:
+                note_key(error, section, chosen["name"])
+            raise
+
+    def tree(self) -> Tree:
+        """As plain values, every key spelled out, those of a pair that were not chosen left out."""
+        return json.loads(self.model_dump_json(exclude_none=True))  # type: ignore[no-any-return]
+
+    def yaml(self) -> str:
+        return yaml.safe_dump(self.tree(), sort_keys=False, allow_unicode=True, width=100)
+
+    def digest(self, engine: str = "") -> str:
+        """The identity of the result: the hash of all that decides it.
+
+        Of the engines, `vectorised` alone rounds in its own way.
+        """
+        tree = {key: value for key, value in self.tree().items() if key not in ("execution", "checkpoint")}
+        if engine == "vectorised":
+            tree["engine"] = engine
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def option_names(section: str) -> set[str]:
+    """Every option of everything that can be named in this section."""
+    return {key for target in NAMED.get(section, {}).values() for key in registry.options(target)}
+
+
+def with_defaults(section: str, chosen: Any, listing: Mapping[str, Callable[..., Any]]) -> Tree:
+    name = chosen.get("name")
+    if not isinstance(name, str):
+        raise InputError(f"{section}.name is {shown(name)}; a name was expected; {nearest('', listing)}")
+    if name == FROM_PYTHON["name"]:
+        return dict(chosen)
+    given = {key: value for key, value in chosen.items() if key != "name"}
+    target = registry.find(section, name, listing)
+    return {"name": name, **registry.complete(section, target, given)}

@@ -1,0 +1,71 @@
+"""The reference of the recipe: every key with its default and its meaning, from the code that reads it."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import yaml
+
+from fedrecall.recipe import registry
+from fedrecall.recipe.recipe import NAMED, Recipe
+from fedrecall.recipe.settings import Settings
+
+COLUMN = 36
+
+
+def reference() -> str:
+    """All keys as commented YAML."""
+    return "\n".join(lines(Recipe()))
+
+
+def lines(group: Settings, indent: str = "") -> Iterator[str]:
+    for key, field in type(group).model_fields.items():
+        meaning = field.description or ""
+        default = getattr(group, key)
+        if isinstance(group, Recipe) and key in NAMED:
+            yield from named(key, meaning)
+        elif isinstance(default, Settings):
+            yield comment(f"{indent}{key}:", meaning)
+            yield from lines(default, indent + "  ")
+        elif default is None:  # one of a pair, or an option that is off
+            yield comment(f"{indent}# {key}:", meaning)
+        else:
+            yield comment(f"{indent}{key}: {value(default)}", meaning)
+
+
+def named(section: str, meaning: str) -> Iterator[str]:
+    """A section whose name chooses something: the default one, then the others."""
+    default = Recipe.model_fields[section].default["name"]
+    yield comment(f"{section}:", f"{meaning}; or module:name of your own")
+    for name, target in NAMED[section].items():
+        mark = "  " if name == default else "  # "
+        yield comment(f"{mark}name: {name}", first_line(target))
+        for key, parameter in registry.options(target).items():
+            missing = parameter.default is parameter.empty
+            text = f"{mark}  {key}: {'' if missing else value(parameter.default)}".rstrip()
+            yield comment(text if name != default else text.replace("    ", "  ", 1), doc(parameter))
+
+
+def first_line(target: Callable[..., Any]) -> str:
+    return (inspect.getdoc(target) or "").split("\n")[0]
+
+
+def doc(parameter: inspect.Parameter) -> str:
+    """The sentence in `Annotated[type, "sentence"]`."""
+    if typing.get_origin(parameter.annotation) is not typing.Annotated:
+        return ""
+    return next((extra for extra in typing.get_args(parameter.annotation)[1:] if isinstance(extra, str)), "")
+
+
+def value(default: Any) -> str:
+    if isinstance(default, tuple):
+        default = list(default)
+    text: str = yaml.safe_dump(default, default_flow_style=True, width=200)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def comment(text: str, meaning: str) -> str:
+    return f"{text:{COLUMN}} # {meaning}" if meaning else text

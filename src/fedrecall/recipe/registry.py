@@ -1,0 +1,101 @@
+"""From a name and options in a recipe to the thing they name, with errors that say which key is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedrecall.errors import InputError, nearest, shown
+from fedrecall.user_code import has_their_lines, note_key
+
+# Given by the program, not by the recipe.
+SUPPLIED = ("sample_shape", "num_classes", "folder")
+
+
+def find(section: str, name: str, listing: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """The listed thing of this name, or the user's own as `module:name`."""
+    if name in listing:
+        return listing[name]
+    if ":" in name:
+        return imported(section, name)
+    raise InputError(f"{section} is {name!r}, which is not known; {nearest(name, listing)}")
+
+
+def imported(section: str, name: str) -> Callable[..., Any]:
+    module_name, _, attribute = name.partition(":")
+    if not attribute or not all(module_name.split(".")):
+        raise InputError(f"{section} is {name!r}; 'module:name' was expected")
+    # A console script does not have the user's folder on its path; `python -m` and a script do.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name + ".").startswith(error.name + "."):
+            raise InputError(f"{section} is {name!r}, but there is no module {module_name!r} here") from None
+        note_key(error, section, name)  # the module is there, and something that it imports is not
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and not has_their_lines(error):  # no name that a module could have
+            raise InputError(f"{section} is {name!r}; 'module:name' was expected") from None
+        note_key(error, section, name)
+        raise
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise InputError(
+            f"{section} is {name!r}, but {module_name!r} has no such function; {nearest(attribute, names)}"
+        )
+    return typing.cast(Callable[..., Any], found)
+
+
+def options(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The options that a recipe can give to this class or function, with their defaults and annotations."""
+    # A dataclass may inherit options from other modules, in which their annotations are to be read.
+    plain_class = inspect.isclass(target) and not is_dataclass(target)
+    hints = typing.get_type_hints(target.__init__ if plain_class else target, include_extras=True)
+    found = {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        if name in SUPPLIED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        found[name] = parameter.replace(annotation=hints.get(name, Any))
+    return found
+
+
+def complete(section: str, target: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given options, checked, with the defaults of those that were not given."""
+    known = options(target)
+    for key in given:
+        if key not in known:
+            raise InputError(f"there is no key '{section}.{key}'; {nearest(key, known)}")
+    values = {}
+    for key, parameter in known.items():
+        if key not in given and parameter.default is parameter.empty:
+            raise InputError(f"the key '{section}.{key}' is missing")
+        values[key] = checked(f"{section}.{key}", given[key], parameter) if key in given else parameter.default
+    return values
+
+
+def checked(key: str, value: Any, parameter: inspect.Parameter) -> Any:
+    try:
+        return TypeAdapter(parameter.annotation).validate_python(value)
+    except ValidationError as error:
+        expected = error.errors()[0]["msg"].replace("Input should be", "it should be")
+        raise InputError(f"{key} is {shown(value)}; {expected}") from None
+
+
+def build(
+    section: str, target: Callable[..., Any], given: Mapping[str, Any], supplied: Mapping[str, Any] | None = None
+) -> Any:
+    """Call it with the options of the recipe and those of the supplied values that it asks for."""
+    accepted = inspect.signature(target).parameters
+    extra = {key: value for key, value in (supplied or {}).items() if key in accepted}
+    return target(**complete(section, target, given), **extra)

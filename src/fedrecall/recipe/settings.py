@@ -1,0 +1,266 @@
+"""The settings of a run that are plain values. Each field's description is its documentation everywhere."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from fedrecall.errors import InputError, nearest, shown
+from fedrecall.options import Positive, Rate, Whole
+
+BatchNorm = Literal["average", "local"]
+BadUpdates = Literal["drop", "stop"]
+Keep = Literal["last", "best"]
+
+
+class Settings(BaseModel):
+    """A group of keys: unknown ones are errors, and an error is one sentence."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    section: ClassVar[str] = ""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            inner = error.errors()[0].get("ctx", {}).get("error")
+            if isinstance(inner, Exception) and getattr(inner, "__notes__", None):
+                # From a module of the user's own, which was imported to check its options.
+                raise inner from None
+            raise InputError(sentence(error, type(self))) from None
+
+    @classmethod
+    def nearest_key(cls, key: str) -> str:
+        """The end of the sentence about an unknown key."""
+        return nearest(key, cls.model_fields)
+
+
+def sentence(error: ValidationError, group: type[Settings]) -> str:
+    """What pydantic found first, as a sentence with the key, the value and what was expected."""
+    first = error.errors()[0]
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, InputError):  # from a nested group, or a check of ours: a sentence already
+        return str(inner)
+    # Only field names and list positions belong to the key; pydantic adds the branches of a union.
+    place = [str(part) for part in first["loc"][:1]]
+    key = ".".join([part for part in (group.section, *place) if part])
+    if first["type"] == "extra_forbidden":
+        return f"there is no key {key!r}; {group.nearest_key(place[0])}"
+    if first["type"] == "missing":
+        return f"the key {key!r} is missing"
+    expected = first["msg"].replace("Input should be", "it should be").replace("Value error, ", "")
+    return f"{key} is {shown(first['input'])}; {expected}"
+
+
+def exclusive(group: Settings, first: str, second: str) -> None:
+    """Two keys of which at most one may be given."""
+    if getattr(group, first) is not None and getattr(group, second) is not None:
+        dot = f"{group.section}." if group.section else ""
+        raise InputError(f"{dot}{first} and {dot}{second} are both given; they exclude each other")
+
+
+def name_or_group(value: object) -> object:
+    """`cosine` stands for `{name: cosine}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+def one_or_more(value: object) -> object:
+    """A single name stands for a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
+class Schedule(Settings):
+    """The local rate as a function of the round."""
+
+    section: ClassVar[str] = "local.schedule"
+    name: Literal["constant", "step", "exponential", "cosine"] = Field(
+        default="constant",
+        description="constant | step (times `factor` every `every` rounds) | exponential (times `factor` every "
+        "round) | cosine (down to zero over all rounds)",
+    )
+    factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="step and exponential: what the rate is multiplied with"
+    )
+    every: Positive | None = Field(default=None, description="step: after how many rounds")
+    warmup: Whole = Field(
+        default=0, description="rounds over which the rate rises to `lr`, before the schedule begins"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Schedule:
+        wanted = {"step": {"factor", "every"}, "exponential": {"factor"}}.get(self.name, set())
+        for key in ("factor", "every"):
+            given = getattr(self, key) is not None
+            if given != (key in wanted):
+                verb = "has no" if given else "needs a"
+                raise InputError(f"local.schedule.{key}: the schedule {self.name!r} {verb} {key!r}")
+        return self
+
+
+class Local(Settings):
+    """How a client trains."""
+
+    section: ClassVar[str] = "local"
+    epochs: Positive | None = Field(
+        default=None, description="passes over the client's training data in a round (3 unless `steps` is given)"
+    )
+    steps: Positive | None = Field(default=None, description="or: the exact number of optimiser steps in a round")
+    batch_size: Positive = Field(default=64, description="samples in a step")
+    lr: Rate = Field(default=0.01, description="the local learning rate")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="of local SGD; it starts at zero every round"
+    )
+    weight_decay: Rate = Field(default=1e-4, description="added to the gradient, times the weights")
+    schedule: Annotated[Schedule, BeforeValidator(name_or_group)] = Field(
+        default_factory=Schedule, description="the rate over the rounds"
+    )
+    partial_batch: Literal["drop", "keep"] = Field(
+        default="drop", description="an epoch's last partial batch; if it is the only one, it is kept"
+    )
+    step: Literal["exact", "fast"] = Field(
+        default="exact",
+        description="exact: the bits of a plain eager loop | fast: other roundings, by padded channels",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="bfloat16: mixed, by autocast; slow where the CPU has no support for it"
+    )
+    threads: Positive = Field(default=1, description="torch threads per client; part of the bits")
+
+    @model_validator(mode="after")
+    def _epochs_or_steps(self) -> Local:
+        exclusive(self, "epochs", "steps")
+        if self.epochs is None and self.steps is None:
+            object.__setattr__(self, "epochs", 3)
+        return self
+
+    def rate(self, round: int, rounds: int) -> float:
+        """The learning rate of a round, counted from 1."""
+        schedule = self.schedule
+        if round <= schedule.warmup:
+            return self.lr * round / schedule.warmup
+        passed, rounds = round - schedule.warmup - 1, rounds - schedule.warmup
+        factor = schedule.factor or 1.0
+        scale = {
+            "constant": 1.0,
+            "step": factor ** (passed // (schedule.every or 1)),
+            "exponential": factor**passed,
+            "cosine": 0.5 * (1 + math.cos(math.pi * passed / rounds)),
+        }[schedule.name]
+        return float(self.lr * scale)
+
+
+class Evaluation(Settings):
+    """When and how the global model is evaluated."""
+
+    section: ClassVar[str] = "evaluation"
+    every: Positive = Field(
+        default=10,
+        description="rounds between evaluations on the pooled validation data; the last round always is",
+    )
+    test_last: Whole = Field(
+        default=100,
+        description="the test set is used in this many last rounds; the final accuracy is their mean; 0: never",
+    )
+    target: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None,
+        description="a validation accuracy: the summary says in how many rounds, bytes and FLOPs it was reached",
+    )
+    metrics: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] | None = Field(
+        default=None,
+        description="of your own: `module:function` of logits [n, C] and labels [n] of the pooled validation data",
+    )
+
+
+class Forgetting(Settings):
+    """When forgetting is measured, and on whose data."""
+
+    section: ClassVar[str] = "forgetting"
+    every: Whole | None = Field(default=None, description="rounds N, 2N, ...; 0: never (unless `rounds` is given)")
+    rounds: tuple[Positive, ...] | None = Field(default=None, description="or: these rounds, counted from 1")
+    sample: Positive | None = Field(
+        default=None,
+        description="on the data of so many clients, drawn by the seed, with a standard error; default: of all",
+    )
+
+    @model_validator(mode="after")
+    def _every_or_rounds(self) -> Forgetting:
+        exclusive(self, "every", "rounds")
+        if self.every is None and self.rounds is None:
+            object.__setattr__(self, "every", 0)
+        return self
+
+    def due(self, round: int) -> bool:
+        if self.rounds is not None:
+            return round in self.rounds
+        return bool(self.every) and round % (self.every or 1) == 0
+
+
+class Stop(Settings):
+    """When the run has learned enough, by a metric of the validation data."""
+
+    section: ClassVar[str] = "stop"
+    metric: str = Field(
+        default="val_accuracy", description="of the pooled validation data; `keep: best` goes by it"
+    )
+    better: Literal["higher", "lower"] | None = Field(
+        default=None, description="higher | lower; by default lower for val_nll, val_ece and val_accuracy_sd"
+    )
+    patience: Positive | None = Field(
+        default=None, description="evaluations in a row without a better value, after which the run ends"
+    )
+
+
+class Checkpoint(Settings):
+    """When the state of the run is saved."""
+
+    section: ClassVar[str] = "checkpoint"
+    seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="seconds between checkpoints (60 unless `every` is given); the last round always is",
+    )
+    every: Positive | None = Field(default=None, description="or: rounds between checkpoints")
+
+    @model_validator(mode="after")
+    def _seconds_or_every(self) -> Checkpoint:
+        exclusive(self, "seconds", "every")
+        if self.seconds is None and self.every is None:
+            object.__setattr__(self, "seconds", 60.0)
+        return self
+
+    def due(self, round: int, seconds_since: float) -> bool:
+        return round % self.every == 0 if self.every else seconds_since >= (self.seconds or 0)
+
+
+class Execution(Settings):
+    """Where and how it runs. Not part of the recipe's identity: the results are the same."""
+
+    section: ClassVar[str] = "execution"
+    engine: Literal["auto", "serial", "processes", "vectorised"] = Field(
+        default="auto",
+        description="serial: in this process | processes: in workers | vectorised: many small models as one, the "
+        "same up to rounding | auto: what fits",
+    )
+    workers: Positive | Literal["auto"] = Field(
+        default="auto", description="worker processes; auto: as many as there are CPUs to use"
+    )
+    data: str | None = Field(
+        default=None, description="the folder with downloaded data sets; default: the variable FEDRECALL_DATA"
+    )
+    client_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        default=None,
+        description="processes: seconds after which a worker that has not finished a client is replaced; default: "
+        "never",
+    )
+
+    @model_validator(mode="after")
+    def _serial_is_one(self) -> Execution:
+        if self.engine == "serial" and self.workers not in ("auto", 1):
+            raise InputError(f"execution.workers is {self.workers}; the engine 'serial' has one worker")
+        if self.engine in ("serial", "vectorised") and self.client_timeout is not None:
+            raise InputError(
+                f"execution.client_timeout is {self.client_timeout}, but the engine {self.engine!r} has no worker "
+                "processes that could be replaced; choose 'processes'"
+            )
+        return self

@@ -1,0 +1,141 @@
+"""Runs that differ only in their seeds are one method; methods in one setting compare like for like."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedrecall.report.wording import BOUNDS, KEY_NAMES, in_words, method_name
+from fedrecall.runs.reader import RunData, Tree
+
+# Not part of what a method is: seeds, where it ran, and what only watches.
+ASIDE = ("seed", "partition.seed", "execution", "checkpoint", "forgetting", "evaluation.every")
+
+
+@dataclass
+class Method:
+    """The runs of one method in one setting, and how readers tell it from the others of the page."""
+
+    runs: list[RunData]
+    repeats: list[RunData]  # with the seeds of one of `runs`: not counted again
+    label: str = ""
+
+    @property
+    def recipe(self) -> Tree:
+        return self.runs[0].recipe
+
+    @property
+    def short(self) -> str:
+        """Without the settings, which a block's title says."""
+        return method_name(self.recipe)
+
+    @property
+    def bound(self) -> bool:
+        return self.recipe["algorithm"]["name"] in BOUNDS
+
+    @property
+    def finished(self) -> bool:
+        return all(run.finished for run in self.runs)
+
+    @property
+    def setting(self) -> str:
+        """Equal where methods compare like for like: all but the method's own keys."""
+        flat = flattened(self.recipe)
+        return key_of(
+            {key: value for key, value in flat.items() if not key.startswith(("algorithm", "objective"))}
+        )
+
+    def values(self, key: str) -> list[float]:
+        """A summary's number of each run, or what its lines of metrics say so far."""
+        found = []
+        for run in self.runs:
+            value = run.summary.get(key) if run.finished else run.mean(MEANS.get(key, key))
+            if value is not None:
+                found.append(float(value))
+        return found
+
+    def curve(self, key: str) -> tuple[np.ndarray, np.ndarray]:
+        """The rounds at which every run has the metric, and its values [runs, rounds]."""
+        curves = [dict(zip(*run.curve(key))) for run in self.runs]
+        curves = [curve for curve in curves if curve]
+        if not curves:
+            return np.array([], dtype=np.int64), np.empty((0, 0))
+        rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+        return np.array(rounds, dtype=np.int64), np.array([[curve[t] for t in rounds] for curve in curves])
+
+
+MEANS = {"final_accuracy": "test_accuracy"}  # of the lines of metrics, for a run without a summary
+
+
+def group(runs: list[RunData]) -> list[Method]:
+    """The methods in the order in which they are given, with labels that tell them apart."""
+    found: dict[str, Method] = {}
+    for run in runs:
+        method = found.setdefault(key_of(flattened(run.recipe)), Method([], []))
+        known = {other.seeds for other in method.runs}
+        (method.repeats if run.seeds in known else method.runs).append(run)
+    methods = list(found.values())
+    for method, label in zip(methods, labels([method.recipe for method in methods])):
+        method.label = label
+    return methods
+
+
+def key_of(flat: Tree) -> str:
+    return json.dumps(
+        {key: value for key, value in flat.items() if not set_aside(key)}, sort_keys=True, default=str
+    )
+
+
+def set_aside(key: str) -> bool:
+    return any(key == aside or key.startswith(f"{aside}.") for aside in ASIDE)
+
+
+def flattened(tree: Tree, prefix: str = "") -> Tree:
+    """`{"local.lr": 0.1, ..}`."""
+    flat: Tree = {}
+    for key, value in tree.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def labels(recipes: list[Tree]) -> list[str]:
+    """The methods' names and, where two are the same, the settings in which they differ."""
+    names = [method_name(recipe) for recipe in recipes]
+    flats = [flattened(recipe) for recipe in recipes]
+    counts = Counter(names)
+    found = []
+    for name, flat in zip(names, flats):
+        namesakes = [other for other_name, other in zip(names, flats) if other_name == name]
+        differing = sorted({key for other in namesakes for key in differences(flat, other)}, key=list(flat).index)
+        words = [f"{KEY_NAMES.get(key, key.rpartition('.')[2])} {in_words(flat[key])}" for key in differing]
+        found.append(f"{name}, {', '.join(words)}" if counts[name] > 1 and words else name)
+    return found
+
+
+def differences(flat: Tree, other: Tree) -> list[str]:
+    """The keys of `flat` that the other has otherwise, or has not."""
+    return [key for key, value in flat.items() if not set_aside(key) and other.get(key) != value]
+
+
+def blocks(methods: list[Method]) -> list[list[Method]]:
+    """Methods that compare like for like, together."""
+    found: dict[str, list[Method]] = {}
+    for method in methods:
+        found.setdefault(method.setting, []).append(method)
+    return list(found.values())
+
+
+def best(block: list[Method], key: str = "final_accuracy") -> Method | None:
+    """The one with the highest mean; bounds, unfinished and diverged runs do not compete."""
+    rivals = [m for m in block if m.finished and not m.bound and not any(r.diverged for r in m.runs)]
+    scored = [(float(np.mean(m.values(key))), m) for m in rivals if m.values(key)]
+    return max(scored, key=lambda pair: pair[0])[1] if len(scored) > 1 else None
+
+
+def same_seeds(block: list[Method]) -> bool:
+    seeds: list[Any] = [sorted(str(run.seeds) for run in method.runs) for method in block]
+    return all(other == seeds[0] for other in seeds)

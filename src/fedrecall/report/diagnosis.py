@@ -1,0 +1,238 @@
+"""What one round makes a model forget, in plain words: from the arrays of two probes to sentences.
+
+Pure functions. A number that is shown is rounded first, and the words go by what is shown: nothing is called a
+loss of 0.0 points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedrecall.measure.forgetting import (
+    forgetting_matrix,
+    forgotten_by_model,
+    forgotten_on_data,
+    means_of_known,
+    probe_metrics,
+)
+from fedrecall.report.wording import listed
+
+NAMED = 3  # clients or classes that a sentence names
+GUESSING = 1.2  # times 1 / C: an accuracy up to there is no better than guessing
+SMALL = 1.0  # points: a share of less forgetting than this would be a share of chance
+
+Ranking = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What one probe says. Accuracies and their differences are shares, from -1 to 1; NaN: not measured."""
+
+    before: float  # accuracy of the model that was sent, on the pooled validation data
+    averaged: float  # the same of the new global model
+    forgetting: float
+    learned: float
+    drops: float
+    rises: float
+    absent: float  # forgotten on classes that the client lacks
+    present: float  # on those that it has
+    causes: Ranking  # what each client's training costs the others, the worst first
+    suffers: Ranking  # what each client's data lose by the others' training, the worst first
+    classes: tuple[tuple[str, float], ...]  # what each class loses, the mean over the round's models
+    standard_error: float | None = None  # of `forgetting`, where it was measured on a sample of the clients
+    global_statistics: float | None = None  # `forgetting` with the batch-norm statistics that were sent
+
+
+def findings(arrays: Mapping[str, np.ndarray], class_names: Sequence[str], population: int) -> Findings:
+    """From the arrays of a probe's file (docs/metrics.md) and how many clients may train."""
+    models, data = arrays["models"], arrays["data"]
+    matrix = forgetting_matrix(arrays["before"], arrays["after"])
+    metrics = probe_metrics(arrays, population)
+    lost = means_of_known(forgetting_matrix(arrays["class_before"], arrays["class_after"]), axis=0)
+    return Findings(
+        before=_pooled(arrays["before"], arrays["samples"]),
+        averaged=_pooled(arrays["after_aggregation"], arrays["samples"]),
+        forgetting=metrics["forgetting"],
+        learned=metrics["learned"],
+        drops=metrics["forgotten_drops"],
+        rises=metrics["forgotten_rises"],
+        absent=metrics["forgotten_absent"],
+        present=metrics["forgotten_present"],
+        causes=_ranked(models, forgotten_by_model(matrix, models, data)),
+        suffers=_ranked(data, forgotten_on_data(matrix, models, data)),
+        classes=tuple((printable(class_names[c]), value) for c, value in _ranked(np.arange(len(lost)), lost)),
+        standard_error=metrics.get("forgetting_se"),
+        global_statistics=metrics.get("forgetting_global_statistics"),
+    )
+
+
+def _pooled(accuracy: np.ndarray, samples: np.ndarray) -> float:
+    """Every sample weighing the same."""
+    return float(np.nansum(accuracy * samples) / samples.sum())
+
+
+def _ranked(ids: np.ndarray, values: np.ndarray) -> Ranking:
+    known = [(int(each), float(value)) for each, value in zip(ids, values) if not np.isnan(value)]
+    return tuple(sorted(known, key=lambda pair: (-pair[1], pair[0])))
+
+
+def printable(name: str) -> str:
+    """A name from a user's file, on one line and without what would colour a terminal."""
+    return "".join(sign if sign.isprintable() else "?" for sign in " ".join(name.split()))
+
+
+def points(value: float) -> float:
+    """A share in points, as it is shown.
+
+    >>> points(0.12345), points(-0.0004)
+    (12.3, 0.0)
+    """
+    return round(100 * value, 1) + 0.0  # the sum makes -0.0 plain
+
+
+def opening(start: str, found: Findings, clients: int, population: int, classes: int, *, initial: bool) -> str:
+    """Who trains, from what (`start`), and whether there is anything to forget."""
+    who = f"all {population} clients" if clients == population else f"{clients} of {population} clients"
+    sentence = (
+        f"One round with {who}, from {start} (accuracy on the clients' validation data: "
+        f"{points(found.before):.1f} %)."
+    )
+    if initial:
+        return (
+            f"{sentence} It is untrained, and a model that knows nothing forgets nothing: give trained "
+            "weights (--weights FILE.safetensors, or a finished run; in Python, weights=) to see what they lose."
+        )
+    if found.before <= GUESSING / classes:
+        return f"{sentence} That is no better than guessing, and a model that knows nothing forgets nothing."
+    return sentence
+
+
+def sentences(plain: Findings, wsm: Findings) -> list[str]:
+    """What cross-entropy does, what WSM does, and what the change of loss changes."""
+    return [_described("Cross-entropy", plain), _described("WSM", wsm), _compared(plain, wsm)]
+
+
+def _described(name: str, found: Findings) -> str:
+    return " ".join([f"{name}: {_how_much(found)}", *_statistics(found), _by_whom(found), _on_classes(found)])
+
+
+def _how_much(found: Findings) -> str:
+    if math.isnan(found.forgetting):
+        return "what is forgotten could not be measured, for want of other clients' validation data."
+    error = "" if found.standard_error is None else f" (standard error {points(found.standard_error):.1f})"
+    text = f"after local training a client's model is {_worse(found.forgetting)}{error} on the other clients' data"
+    if math.isnan(found.learned):
+        return f"{text}, on the average; on its own it could not be measured, for want of validation data."
+    return f"{text} and {_worse(-found.learned)} on its own, on the average."
+
+
+def _worse(lost: float) -> str:
+    shown = points(lost)
+    if shown == 0:
+        return "as good as before"
+    return f"{abs(shown):.1f} points {'worse' if shown > 0 else 'better'}"
+
+
+def _statistics(found: Findings) -> list[str]:
+    """How much of it is batch norm's."""
+    if found.global_statistics is None or points(found.global_statistics) == points(found.forgetting):
+        return []
+    return [f"With the batch-norm statistics that it was sent it is {_worse(found.global_statistics)} there."]
+
+
+def _by_whom(found: Findings) -> str:
+    if not found.causes:
+        return ""
+    causes, suffers = _leaders(found.causes), _leaders(found.suffers)
+    costs = "No client's training costs the others anything on the average."
+    if causes:
+        first, rest = causes
+        costs = f"The training of {first[0]} costs the others most ({first[1]} points){rest}."
+        if len(found.causes) == 1:
+            costs = f"All of it comes from {first[0]}, the only one that trained."
+    if not suffers:
+        return f"{costs} No client's data suffer on the average."
+    first, rest = suffers
+    return f"{costs} {first[0].capitalize()} suffers most ({first[1]} points){rest}."
+
+
+def _leaders(ranking: Ranking) -> tuple[tuple[str, str], str] | None:
+    """The first client and its points, and the next ones in words; None if none loses anything."""
+    losers = [(f"client {client}", f"{points(value):.1f}") for client, value in ranking if points(value) > 0][
+        :NAMED
+    ]
+    if not losers:
+        return None
+    first, *rest = losers
+    return first, f", then {listed([f'{name} ({value})' for name, value in rest])}" if rest else ""
+
+
+def _on_classes(found: Findings) -> str:
+    if math.isnan(found.absent):
+        text = f"Every client that trained has every class; the classes {_lose(found.present)}."
+    elif math.isnan(found.present):
+        text = f"Classes that a client lacks {_lose(found.absent)}."
+    else:
+        text = f"Classes that a client lacks {_lose(found.absent)}, those that it has {_lose(found.present)}."
+    hit = [f"{name} ({points(value):.1f})" for name, value in found.classes if points(value) > 0][:NAMED]
+    return f"{text} Hit hardest: {listed(hit)}." if hit else f"{text} No class loses on the average."
+
+
+def _lose(lost: float) -> str:
+    shown = points(lost)
+    if shown == 0:
+        return "stay as they were"
+    return f"{'lose' if shown > 0 else 'gain'} {abs(shown):.1f} points"
+
+
+def _compared(plain: Findings, wsm: Findings) -> str:
+    parts = [_change(plain, wsm)]
+    if not math.isnan(plain.learned + wsm.learned):
+        second = _gains(plain.learned)
+        if points(wsm.learned) > 0 and points(plain.learned) > 0:
+            second = f"{points(plain.learned):.1f}"
+        parts.append(f"On its own data a client {_gains(wsm.learned)} with WSM and {second} with cross-entropy.")
+        if points(wsm.learned) <= 0 < points(plain.learned) and points(wsm.forgetting) < points(plain.forgetting):
+            parts.append("WSM learns nothing here, and a model that learns nothing forgets nothing.")
+    parts.append(
+        f"Averaged, the clients' models have an accuracy of {points(wsm.averaged):.1f} % with WSM and "
+        f"{points(plain.averaged):.1f} % with cross-entropy ({points(plain.before):.1f} % before the round)."
+    )
+    return " ".join(parts)
+
+
+def _change(plain: Findings, wsm: Findings) -> str:
+    """What WSM does to the forgetting."""
+    if math.isnan(plain.forgetting + wsm.forgetting):
+        return "What WSM changes could not be measured."
+    before, after = points(plain.forgetting), points(wsm.forgetting)
+    both = f"{before:.1f} points with cross-entropy, {after:.1f} with WSM"
+    if before <= 0 and after <= 0:
+        return "On balance neither cross-entropy nor WSM forgets anything here."
+    if before <= 0:
+        return f"On balance cross-entropy forgets nothing here, and WSM {after:.1f} points: it makes this worse."
+    if after == before:
+        return f"WSM changes nothing about the forgetting: {both}."
+    if after > before:
+        return f"WSM forgets more here: {both}."
+    if after <= 0:
+        drops, rises = points(wsm.drops), points(wsm.rises)
+        rest = f" (drops of {drops:.1f} points, outweighed by rises of {rises:.1f})" if drops > 0 else ""
+        return (
+            f"On balance WSM removes the forgetting: {before:.1f} points with cross-entropy, none with WSM{rest}."
+        )
+    if before < SMALL:
+        return f"Little is forgotten in any case: {both}."
+    share = min(99, max(1, round(100 * (1 - wsm.forgetting / plain.forgetting))))
+    return f"WSM removes {share} % of the forgetting: {both}."
+
+
+def _gains(learned: float) -> str:
+    shown = points(learned)
+    if shown == 0:
+        return "gains nothing"
+    return f"{'gains' if shown > 0 else 'loses'} {abs(shown):.1f} points"

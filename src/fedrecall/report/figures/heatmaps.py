@@ -1,0 +1,100 @@
+"""The matrices of a round as a figure: for each method forgetting and the accuracy after training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from fedrecall.report.comparison import Method
+from fedrecall.report.probe_views import Probe, forgetting, own, participants_first
+from fedrecall.report.wording import MINUS, plain
+
+# Blue for gains, orange for losses, white at zero; losses end much darker, and cells that gain carry a dot, so
+# that the sign can also be read in grey.
+DIVERGING = LinearSegmentedColormap.from_list(
+    "forgetting", ["#3a86c8", "#9cc7e8", "#ffffff", "#e88a4a", "#6b2000"]
+)
+SEQUENTIAL = "cividis"
+MOST_COLUMNS = 40  # of more clients, only the round's own are drawn
+
+
+def probed_rounds(methods: list[Method]) -> list[int]:
+    """The rounds that a run of any method has probed; those that all have come last."""
+    sets = [set().union(*(run.probes for run in method.runs)) for method in methods]
+    sets = [rounds for rounds in sets if rounds]
+    common = set.intersection(*sets) if sets else set()
+    return sorted(set().union(*sets) - common) + sorted(common)
+
+
+def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
+    """F[i, k] and the accuracy after training at one round, with one colour scale for all methods."""
+    probes = [(method, _probe(method, round)) for method in methods]
+    shown = [(method, _columns(probe)) for method, probe in probes if probe is not None]
+    if not shown:
+        return None
+    end = max(0.1, *(float(np.nanmax(np.abs(forgetting(probe)), initial=0)) for _, probe in shown))
+    heights = [max(0.8, 0.19 * len(probe["models"])) for _, probe in shown]
+    height = sum(heights) + 0.75 * len(shown) + 0.8
+    figure = Figure(figsize=(8.2, height), layout="constrained")
+    grid = figure.subplots(len(shown), 2, squeeze=False, gridspec_kw={"height_ratios": heights})
+    for (method, probe), (left, right) in zip(shown, grid):
+        lost = left.imshow(forgetting(probe), cmap=DIVERGING, norm=Normalize(-end, end), aspect="auto")
+        kept = right.imshow(probe["after"], cmap=SEQUENTIAL, norm=Normalize(0, 1), aspect="auto")
+        _mark_gains(left, forgetting(probe))
+        for axes, colour in ((left, "black"), (right, "white")):
+            _frame_own(axes, probe, colour)
+            _label(axes, probe)
+        left.set_title(plain(method.label), loc="left")
+        left.set_ylabel("model of client $i$")
+    for axes, title in zip(grid[-1], ("data of client $k$", "data of client $k$")):
+        axes.set_xlabel(title)
+    thin: dict[str, Any] = {"location": "bottom", "aspect": 40, "fraction": 0.3 / height, "pad": 0.1 / height}
+    bar = figure.colorbar(lost, ax=grid[:, 0], label="forgetting $F_{ik}$ (dots: gains)", **thin)
+    bar.set_ticks([-end, 0, end], labels=[f"{MINUS}{end:.2g}", "0", f"+{end:.2g}"])
+    bar.ax.axvline(0, color="black", lw=1.2)
+    figure.colorbar(kept, ax=grid[:, 1], label="accuracy after training", **thin)
+    figure.suptitle(f"round {round}", fontsize=10)
+    return figure
+
+
+def _probe(method: Method, round: int) -> Probe | None:
+    return next((run.probes[round] for run in method.runs if round in run.probes), None)
+
+
+def _columns(probe: Probe) -> Probe:
+    """The round's own clients first; of many clients, only these."""
+    order = participants_first(probe)
+    if len(order) > MOST_COLUMNS:
+        order = order[: int(np.isin(probe["models"], probe["data"]).sum())] if len(probe["models"]) > 1 else order
+    return {
+        "models": probe["models"],
+        "data": probe["data"][order],
+        "before": probe["before"][order],
+        "after": probe["after"][:, order],
+    }
+
+
+def _mark_gains(axes: Axes, matrix: np.ndarray) -> None:
+    rows, columns = np.nonzero(matrix < -1e-9)
+    size = np.clip(120 / max(matrix.shape), 0.5, 9)
+    axes.scatter(columns, rows, s=size, marker=".", color="black", linewidths=0)
+
+
+def _frame_own(axes: Axes, probe: Probe, colour: str) -> None:
+    for row, column in zip(*np.nonzero(own(probe))):
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec=colour, lw=1.1))
+
+
+def _label(axes: Axes, probe: Probe) -> None:
+    axes.grid(False)
+    rows, columns = len(probe["models"]), len(probe["data"])
+    every, every_row = -(-columns // 20), -(-rows // 20)
+    axes.set_xticks(np.arange(0, columns, every), [str(client) for client in probe["data"][::every]], fontsize=7)
+    axes.set_yticks(np.arange(0, rows, every_row), [str(c) for c in probe["models"][::every_row]], fontsize=7)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,161 @@
+"""Figures for papers: PNG, SVG and PDF, readable in grey and by colour-blind readers.
+
+For any runs, what the paper draws of its own: the matrices (its Figures 3 and 7), forgetting and accuracy over the
+rounds (4 and 5), class shares (2 and 8) and accuracy against a setting (6).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedrecall.atomic_files import whole
+from fedrecall.errors import InputError
+from fedrecall.report.ablation import Ablation, ablations
+from fedrecall.report.comparison import Method
+from fedrecall.report.curves import curve, look
+from fedrecall.report.figures.heatmaps import draw_heatmaps, probed_rounds
+from fedrecall.report.figures.shares import draw_shares
+from fedrecall.report.wording import plain
+
+FORMATS = ("png", "svg", "pdf")
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.fonttype": "none",  # text stays text
+    "pdf.fonttype": 42,
+    "savefig.dpi": 200,
+    "svg.hashsalt": "fedrecall",  # equal runs give equal files
+}
+
+
+def write_figures(methods: list[Method], folder: Path, rounds: tuple[int, ...] = ()) -> list[Path]:
+    """Draw all that these runs have. `rounds`: of the matrices; default: the last that was probed."""
+    with rc_context(STYLE):
+        return [path for name, figure in figures(methods, rounds).items() for path in _saved(figure, folder, name)]
+
+
+def figures(methods: list[Method], rounds: tuple[int, ...] = ()) -> dict[str, Figure]:
+    """Each figure by its file's name."""
+    known = probed_rounds(methods)
+    for wanted in rounds:
+        if wanted not in known:
+            there = ", ".join(map(str, known)) or "none"
+            raise InputError(f"round {wanted} was not probed in these runs; probed rounds: {there}")
+    found = {f"forgetting-round-{t:05d}": draw_heatmaps(methods, t) for t in rounds or known[-1:]}
+    found["forgetting"] = draw_curves(methods, ("forgetting", "learned"), ("forgetting", "learned"))
+    accuracy = "val_accuracy" if any(curve(method, "val_accuracy") for method in methods) else "test_accuracy"
+    words = {"val_accuracy": "accuracy on validation data", "test_accuracy": "test accuracy"}
+    found["convergence"] = draw_curves(methods, (accuracy,), (words[accuracy],))
+    found["class-shares"] = draw_shares(methods)
+    found |= {f"accuracy-{ablation.name}": draw_ablation(ablation) for ablation in ablations(methods)}
+    return {name: figure for name, figure in found.items() if figure is not None}
+
+
+def _saved(figure: Figure, folder: Path, name: str) -> list[Path]:
+    paths = [folder / f"{name}.{kind}" for kind in FORMATS]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(path.suffix[1:], {})
+            with whole(path) as beside:
+                figure.savefig(beside, metadata=date)
+            figure.set_layout_engine("none")  # the places stay as they were found, which takes most of the time
+    except OSError as error:  # of the folder: the files tell their own
+        raise InputError(f"the figures cannot be written to {str(folder)!r}: {error.strerror}") from None
+    return paths
+
+
+def draw_curves(methods: list[Method], keys: tuple[str, ...], titles: tuple[str, ...]) -> Figure | None:
+    """Metrics over the rounds side by side, a line for each method, with a band of one standard deviation."""
+    if not any(curve(method, keys[0]) for method in methods):
+        return None
+    legend_rows = -(-len(methods) // 2)
+    figure = Figure(figsize=(6.4 if len(keys) == 1 else 8.2, 3.0 + 0.2 * legend_rows), layout="constrained")
+    for axes, key, title in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, titles):
+        for position, method in enumerate(methods):
+            _draw_line(axes, position, method, key)
+        axes.set_xlabel("round")
+        axes.set_ylabel(title)
+        if key in ("forgetting", "learned"):
+            axes.axhline(0, color="black", lw=0.8, zorder=1)
+    _legend(figure, _band(methods))
+    return figure
+
+
+def _draw_line(axes: Axes, position: int, method: Method, key: str) -> None:
+    found = curve(method, key)
+    if found is None:
+        return
+    colour, dash = look(position, method)
+    if found.low is not None and found.high is not None:
+        axes.fill_between(found.rounds, found.low, found.high, color=colour, alpha=0.18, lw=0)
+    axes.plot(
+        found.rounds,
+        found.mean,
+        label=plain(method.label),
+        color=colour,
+        ls=DASHES[dash],
+        lw=1.6,
+        marker=MARKERS[position % len(MARKERS)],
+        markersize=4,
+        markevery=max(1, len(found.rounds) // 10),
+    )
+
+
+def _band(methods: list[Method]) -> str:
+    counts = sorted({len(method.runs) for method in methods})
+    return f"mean, and one standard deviation over {'/'.join(map(str, counts))} seeds" if counts != [1] else ""
+
+
+def _legend(figure: Figure, title: str = "") -> None:
+    """Below, in as many columns as fit."""
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    if len(names) < 2 and not title:
+        return
+    room = figure.get_figwidth() / (0.6 + 0.07 * max(map(len, names)))  # inches: a line, then its letters
+    columns = max(1, min(len(names), int(room), 3))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, title=title or None)
+
+
+def draw_ablation(ablation: Ablation) -> Figure:
+    """Final accuracy against one setting, with one standard deviation over seeds."""
+    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for position, series in enumerate(ablation.series):
+        colour, dash = look(position, series.method)
+        axes.errorbar(
+            series.x,
+            series.mean,
+            yerr=[deviation or 0 for deviation in series.sd] if any(series.sd) else None,
+            label=plain(series.label),
+            color=colour,
+            ls=DASHES[dash],
+            lw=1.6,
+            marker=MARKERS[position % len(MARKERS)],
+            markersize=5,
+            capsize=3,
+        )
+    if ablation.logarithmic:
+        axes.set_xscale("log")
+        ticks = sorted({x for series in ablation.series for x in series.x})
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.tick_params(axis="x", which="minor", bottom=False)
+    axes.set_xlabel(ablation.title)
+    axes.set_ylabel("final accuracy")
+    if np.ptp([x for series in ablation.series for x in series.mean]) < 1e-3:
+        axes.margins(y=0.5)  # a difference in the fourth digit should not look like one
+    _legend(figure)
+    return figure

@@ -1,0 +1,7 @@
+"""The page about runs: one file that works offline."""
+
+from __future__ import annotations
+
+from fedrecall.report.page.page import write_page, write_report
+
+__all__ = ["write_page", "write_report"]

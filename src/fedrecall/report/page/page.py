@@ -1,0 +1,230 @@
+"""The page about one or more runs: one file that works offline, on a phone and on a wide screen."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shlex
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedrecall.atomic_files import write_whole
+from fedrecall.errors import InputError
+from fedrecall.measure.metrics import METRICS, SUMMARY
+from fedrecall.report import probe_views as matrices
+from fedrecall.report.ablation import ablations
+from fedrecall.report.comparison import Method, group
+from fedrecall.report.curves import look, measured
+from fedrecall.report.headline import headline, tiles
+from fedrecall.report.page import charts
+from fedrecall.report.paper_results import published
+from fedrecall.report.tables import TABLE_WORDS, card_lines, final_rounds, mean_and_deviation, result_table
+from fedrecall.report.warnings import warnings
+from fedrecall.report.wording import DATA_NAMES, MODEL_NAMES, listed, settings
+from fedrecall.runs.reader import RunData, find_runs, load
+from fedrecall.version import __version__
+
+# In which order the chooser of metrics offers them; others follow.
+FIRST = ("val_accuracy", "test_accuracy", "val_accuracy_mean", "val_accuracy_worst", "val_accuracy_macro")
+DASH_ARRAYS = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "8 3 2 3"}
+
+
+def write_report(runs: list[Path], out: Path) -> Path:
+    """Write the page about these runs' folders to `out`."""
+    return write_page(group([load(path) for path in find_runs(runs)]), out)
+
+
+def write_page(methods: list[Method], out: Path) -> Path:
+    text = page(methods)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the report {str(out)!r} cannot be written: {error.strerror}") from None
+    write_whole(out, text)
+    return out
+
+
+def page(methods: list[Method]) -> str:
+    """The page's text. Jinja escapes every value; the chart library's own text and ours are marked as they are."""
+    from plotly.offline import get_plotlyjs
+
+    words = definitions()
+    library, script = get_plotlyjs(), _file("page.js")
+    data = page_data(methods)
+    environment = Environment(
+        loader=PackageLoader("fedrecall.report.page", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.globals["dash_arrays"] = DASH_ARRAYS
+    return environment.get_template("page.html").render(
+        title=title(methods),
+        style=Markup(_file("page.css")),
+        library=Markup(library),
+        script=Markup(script),
+        hashes=[content_hash(text) for text in (library, script)],
+        data=Markup(for_script(data)),
+        version=__version__,
+        headline=headline(methods),
+        tiles=tiles(methods),
+        words=words,
+        methods=[(method, *look(position, method)) for position, method in enumerate(methods)],
+        table=result_table(methods),
+        warnings=warnings(methods),
+        probed=bool(data["heatmaps"]),
+        metrics=data["metrics"],
+        ablations=data["ablations"],
+        figures=data["figures"],
+        settings=settings,
+        partitions=partitions(methods),
+        card_lines=card_lines,
+        commands=commands(methods),
+        recipe_text=recipe_text,
+        as_link=as_link,
+        quoted=lambda path: shlex.quote(str(path)),
+        footnotes=footnotes(methods),
+        final_rounds=final_rounds(methods),
+    )
+
+
+def page_data(methods: list[Method]) -> dict[str, Any]:
+    """What the script draws."""
+    figures: dict[str, Any] = {
+        "classes": charts.class_figure(methods),
+        "client-accuracy": charts.client_accuracy_figure(methods),
+    }
+    keys = [key for key in measured(methods) if key != "lr"] + ["lr"]
+    keys.sort(key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST))
+    metrics = {}
+    for key in keys:
+        figure = charts.metric_figure(methods, key, key.replace("_", " "))
+        if figure:
+            figures[f"metric:{key}"] = figure
+            metrics[key] = METRICS.get(key, "A metric of the user's own.").replace("`", "")
+    heatmaps = _heatmaps(methods)
+    clients = {}
+    for position, method in enumerate(methods):
+        bars = charts.client_figures(method)
+        if bars:
+            clients[position] = {"suffers": bars[0], "causes": bars[1]}
+    for number, (run, _) in enumerate(partitions(methods)):
+        figures[f"shares:{number}"] = charts.share_figure(run)
+    found = ablations(methods)
+    for ablation in found:
+        figures[f"ablation:{ablation.name}"] = charts.ablation_figure(ablation)
+    return {
+        "methods": [charts.shown(method.label) for method in methods],
+        "figures": figures,
+        "metrics": metrics,
+        "heatmaps": heatmaps,
+        "clients": clients,
+        "largest": matrices.largest(methods),
+        "ablations": {ablation.name: ablation.title for ablation in found},
+    }
+
+
+def _heatmaps(methods: list[Method]) -> list[dict[str, Any]]:
+    probed = [(position, run) for position, m in enumerate(methods) if (run := matrices.probed_run(m)) is not None]
+    found = []
+    for position, run in probed:
+        probes = matrices.page_probes(run, matrices.MOST_CELLS // len(probed))
+        seen = {client for probe in probes for key in ("models", "data") for client in probe[key]}
+        labels = matrices.label_sets(run, seen)
+        found.append(
+            {
+                "method": position,
+                "probes": probes,
+                "about": _about(methods[position]),
+                "left_out": len(run.probes) - len(probes),
+                "labels": {client: charts.shown(text) for client, text in labels.items()},
+            }
+        )
+    return found
+
+
+def _about(method: Method) -> str:
+    """What was learned stands beside what was forgotten."""
+    if not (method.values("forgetting") and method.values("learned")):
+        return ""
+    lost, gained = (mean_and_deviation(method.values(key), signed=True) for key in ("forgetting", "learned"))
+    return f"; over all probes {lost}, learned {gained}"
+
+
+def definitions() -> dict[str, str]:
+    """What each number of the tables is: of a run where it has one, else of a round."""
+    return {key: text.replace("`", "") for key, text in {**METRICS, **SUMMARY, **TABLE_WORDS}.items()}
+
+
+def footnotes(methods: list[Method]) -> list[str]:
+    found = [published(method.recipe) for method in methods]
+    return list(dict.fromkeys(value.differs for value in found if value and value.differs))
+
+
+def title(methods: list[Method]) -> str:
+    data = {DATA_NAMES.get(m.recipe["data"]["name"], m.recipe["data"]["name"]) for m in methods}
+    models = {MODEL_NAMES.get(m.recipe["model"]["name"], m.recipe["model"]["name"]) for m in methods}
+    return f"{listed(sorted(models))} on {listed(sorted(data))}"
+
+
+def partitions(methods: list[Method]) -> list[tuple[RunData, str]]:
+    """Each partition once, with the methods that use it."""
+    users: dict[str, tuple[RunData, list[str]]] = {}
+    for method in methods:
+        for run in method.runs:
+            if run.card:
+                names = users.setdefault(str(run.card.get("digest")), (run, []))[1]
+                names += [method.label] if method.label not in names else []
+    return [(run, listed(names) if len(names) < len(methods) else "") for run, names in users.values()][
+        :MOST_CARDS
+    ]
+
+
+MOST_CARDS = 6  # of partitions; more seeds' cards say nothing new
+
+
+def commands(methods: list[Method]) -> list[tuple[RunData, str]]:
+    """For each run, what repeats it; empty where a recipe cannot build what Python gave."""
+    found = []
+    for method in methods:
+        for run in method.runs:
+            given = any(run.recipe[section]["name"] == "python" for section in ("data", "partition", "model"))
+            found.append((run, "" if given else f"fedrecall run {file_name(run)}"))
+    return found
+
+
+def file_name(run: RunData) -> str:
+    """Of the recipe as it is saved from the page: only letters that need no quoting in any shell."""
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in run.path.resolve().name)
+    return f"{name.strip('-.') or 'run'}.yaml"
+
+
+def recipe_text(run: RunData) -> str:
+    return yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True)
+
+
+def as_link(text: str) -> str:
+    return f"data:text/yaml;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def for_script(value: Any) -> str:
+    """JSON that can stand in a page: no text in it can end the element that it stands in."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def content_hash(text: str) -> str:
+    """What the page's policy allows to run: these scripts and no other."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _file(name: str) -> str:
+    return (resources.files("fedrecall.report.page") / name).read_text(encoding="utf-8")

@@ -1,0 +1,180 @@
+"""What the probes of a run say: the matrices F[i, k], the classes, and which clients suffer or cause it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedrecall.report.comparison import Method
+from fedrecall.runs.reader import RunData
+
+MOST_CELLS = 300_000  # of all matrices of a page; a cell takes five bytes
+MOST_COLUMNS = 200
+MOST_LABELS = 6
+SCALE = 10_000  # accuracies are written as whole numbers of 1 / SCALE
+
+Probe = dict[str, np.ndarray]
+
+
+@dataclass
+class Clients:
+    """Mean forgetting of each client over a run's probes."""
+
+    ids: np.ndarray
+    values: np.ndarray
+    learned: np.ndarray
+
+
+def forgetting(probe: Probe) -> np.ndarray:
+    """F[i, k]."""
+    matrix: np.ndarray = probe["before"][None, :] - probe["after"]
+    return matrix
+
+
+def own(probe: Probe) -> np.ndarray:
+    """[i, k]: is k's data the data of model i?"""
+    same: np.ndarray = probe["models"][:, None] == probe["data"][None, :]
+    return same
+
+
+def participants_first(probe: Probe) -> np.ndarray:
+    """The columns with the round's own clients first, in the order of the rows: their diagonal can be seen."""
+    places = {int(client): place for place, client in enumerate(probe["data"])}
+    first = [places[int(client)] for client in probe["models"] if int(client) in places]
+    others = np.setdiff1d(np.arange(len(probe["data"])), first)
+    return np.array([*first, *others.tolist()], dtype=np.int64)
+
+
+def probed_run(method: Method) -> RunData | None:
+    """The run whose matrices stand for the method: the first with probes. Matrices of other seeds are of other
+    clients, and have no mean."""
+    return next((run for run in method.runs if run.probes), None)
+
+
+def page_probes(run: RunData, most_cells: int) -> list[dict[str, Any]]:
+    """A run's matrices for the page: first, last and evenly between, as many as fit."""
+    rounds = list(run.probes)
+    cells = max(
+        probe["after"].shape[0] * min(probe["after"].shape[1], MOST_COLUMNS) for probe in run.probes.values()
+    )
+    room = max(1, most_cells // max(cells, 1))
+    if len(rounds) > room:
+        chosen = np.linspace(len(rounds) - 1, 0, room).round().astype(int)  # the last one in any case
+        rounds = [rounds[place] for place in sorted(set(chosen.tolist()))]
+    return [_page_probe(number, run.probes[number]) for number in rounds]
+
+
+def _page_probe(number: int, probe: Probe) -> dict[str, Any]:
+    columns = participants_first(probe)[:MOST_COLUMNS]
+    return {
+        "round": number,
+        "models": probe["models"].tolist(),
+        "data": probe["data"][columns].tolist(),
+        "before": whole(probe["before"][columns]),
+        "after": [whole(row[columns]) for row in probe["after"]],
+    }
+
+
+def whole(values: np.ndarray) -> list[int | None]:
+    """Accuracies as whole numbers; null where there is no validation data."""
+    return [None if np.isnan(value) else round(float(value) * SCALE) for value in values]
+
+
+def label_sets(run: RunData, clients: set[int]) -> dict[int, str]:
+    """Which classes each client has, the most frequent first; of an older run only what its probes say."""
+    names = class_names(run)
+    found = {}
+    if run.class_counts is not None:
+        for client in clients:
+            if 0 <= client < len(run.class_counts):
+                found[client] = label_set(run.class_counts[client], names)
+        return found
+    for probe in run.probes.values():
+        for client, present in zip(probe["models"].tolist(), probe.get("present", [])):
+            found[client] = label_set(np.asarray(present, dtype=np.int64), names, shares=False)
+    return found
+
+
+def label_set(counts: np.ndarray, names: list[str], *, shares: bool = True) -> str:
+    """`Bag 60 %, Coat 40 %`."""
+    total, order = max(int(counts.sum()), 1), np.argsort(-counts, kind="stable")
+    present = [int(c) for c in order if counts[c] > 0]
+    words = [
+        (f"{name_of(names, c)} {counts[c] / total:.0%}".replace("%", " %") if shares else name_of(names, c))
+        for c in present[:MOST_LABELS]
+    ]
+    more = len(present) - len(words)
+    return ", ".join(words) + (f" and {more} more" if more else "") if present else "no training samples"
+
+
+def class_names(run: RunData) -> list[str]:
+    names = run.card.get("class_names")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def name_of(names: list[str], c: int) -> str:
+    return names[c] if c < len(names) else str(c)
+
+
+def by_class(method: Method) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean forgetting of each class over models, probes and seeds: where the client had it, and where not."""
+    present, absent = [], []
+    for run in method.runs:
+        for probe in run.probes.values():
+            if not {"class_before", "class_after", "present"} <= set(probe):
+                continue
+            lost, has = probe["class_before"][None, :] - probe["class_after"], probe["present"].astype(bool)
+            present.append(np.where(has, lost, np.nan))
+            absent.append(np.where(has, np.nan, lost))
+    if not present:
+        return None
+    return nanmean(np.concatenate(present)), nanmean(np.concatenate(absent))
+
+
+def who_suffers(run: RunData) -> Clients:
+    """`forgotten_on_data[k]`: the mean over other clients' models, over all probes."""
+    return _collected(run, axis=0)
+
+
+def who_causes(run: RunData) -> Clients:
+    """`forgotten_by_model[i]`: the mean over other clients' data, over all probes."""
+    return _collected(run, axis=1)
+
+
+def _collected(run: RunData, axis: int) -> Clients:
+    values: dict[int, list[float]] = {}
+    learned: dict[int, list[float]] = {}
+    for probe in run.probes.values():
+        matrix, same = forgetting(probe), own(probe)
+        means = nanmean(np.where(same, np.nan, matrix), axis)
+        ids = probe["data"] if axis == 0 else probe["models"]
+        for client, value in zip(ids.tolist(), means):
+            values.setdefault(client, []).append(float(value))
+        rows, columns = np.nonzero(same)
+        for i, k in zip(rows, columns):
+            learned.setdefault(int(probe["models"][i]), []).append(float(-matrix[i, k]))
+    gained = [nanmean(np.array(learned.get(client, [np.nan]))) for client in values]
+    means = np.array([nanmean(np.array(each)) for each in values.values()])
+    known = ~np.isnan(means)
+    order = np.argsort(-means[known], kind="stable")
+    return Clients(np.array(list(values))[known][order], means[known][order], np.array(gained)[known][order])
+
+
+def nanmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
+    """The mean of the numbers; of none, NaN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # "mean of empty slice" is what NaN says
+        mean: np.ndarray = np.nanmean(values, axis=axis)
+    return mean
+
+
+def largest(methods: list[Method]) -> float:
+    """The end of the shared colour scale: the largest |F| in any matrix, rounded up to a tenth."""
+    found = [0.1]
+    for run in filter(None, map(probed_run, methods)):
+        found += [float(np.nanmax(np.abs(forgetting(p)), initial=0.0)) for p in run.probes.values()]
+    return min(1.0, math.ceil(max(found) * 10 - 1e-9) / 10)

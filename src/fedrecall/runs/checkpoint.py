@@ -1,0 +1,153 @@
+"""The state of a run on disk: what the server holds after a round, and which client states belong to it.
+
+A checkpoint is a safetensors file and a note of its round and checksum. Each is written beside, flushed and
+renamed, the note last: a checkpoint without a note is not one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
+
+from fedrecall.errors import InputError
+from fedrecall.safe_parsing import json_value
+from fedrecall.runs.client_states import ClientStore
+from fedrecall.vector import Tensors
+from fedrecall.version import __version__
+from fedrecall.atomic_files import remove_leftovers, told, whole, write_whole
+
+KEPT = 2
+NOTED = {"round", "sha256", "fedrecall", "recipe_sha256", "recipe"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that the rounds after this one depend on."""
+
+    round: int
+    server: Tensors
+    buffers: Tensors
+    versions: dict[int, int]  # of the clients' states
+    recipe_sha256: str
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    fedrecall: str = __version__
+    best: Tensors = field(default_factory=dict)  # the best model so far, where that is kept
+
+
+def save(folder: Path, point: Checkpoint) -> None:
+    """Write it; the last two are kept. Where that fails, those that were there are as they were."""
+    groups = {"server": point.server, "buffers": point.buffers, "best": point.best}
+    # Copies: an algorithm's state may hold one tensor under two names, which safetensors refuses.
+    tensors = {
+        f"{group}.{name}": tensor.clone(memory_format=torch.contiguous_format)
+        for group, members in groups.items()
+        for name, tensor in members.items()
+    }
+    table = [pair for pair in sorted(point.versions.items()) if pair[1]]
+    tensors["versions"] = torch.tensor(table, dtype=torch.int32).reshape(len(table), 2)
+    path = folder / f"round-{point.round:06d}.safetensors"
+    with told(path):
+        folder.mkdir(exist_ok=True)
+    with whole(path) as beside:
+        save_file(tensors, beside)
+    try:
+        note = {
+            "round": point.round,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "fedrecall": point.fedrecall,
+            "recipe_sha256": point.recipe_sha256,
+            "recipe": point.recipe,
+        }
+        write_whole(path.with_suffix(".json"), json.dumps({**note, "note_sha256": checksum(note)}) + "\n")
+    except BaseException:  # without its note it is room that is lost
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
+    for old in notes(folder)[:-KEPT]:
+        old.unlink()
+        old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def checksum(note: Mapping[str, Any]) -> str:
+    """Of a note's own content."""
+    return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
+
+
+def notes(folder: Path) -> list[Path]:
+    """The notes of all checkpoints, the oldest first."""
+    return sorted(folder.glob("round-*.json"))
+
+
+def read(note_path: Path) -> Checkpoint:
+    """A checkpoint, checked; an `InputError` if anything about it is damaged."""
+    path = note_path.with_suffix(".safetensors")
+    try:
+        note = read_note(note_path)
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != note["sha256"]:
+            raise InputError("its checksum is another than noted")
+        tensors = load(data)
+        versions = {int(client): int(version) for client, version in tensors.pop("versions").tolist()}
+        groups: dict[str, Tensors] = {"server": {}, "buffers": {}, "best": {}}
+        for name, tensor in tensors.items():
+            group, _, key = name.partition(".")
+            groups[group][key] = tensor
+        digest, recipe, made_by = note["recipe_sha256"], note["recipe"], note["fedrecall"]
+        return Checkpoint(int(note["round"]), **groups, versions=versions, recipe_sha256=digest, recipe=recipe,
+                          fedrecall=made_by)  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        reason = str(error) if isinstance(error, InputError) else type(error).__name__
+        raise InputError(f"the checkpoint {str(path)!r} is damaged: {reason}") from None
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    note = json_value(path.read_text(encoding="utf-8"))
+    if not isinstance(note, dict) or not isinstance(note.get("recipe"), dict):
+        raise InputError("its note has no recipe")
+    own = note.pop("note_sha256", None)  # notes had none at first, and then no other key than these
+    if set(note) != NOTED or own not in (None, checksum(note)) or f"round-{note['round']:06d}" != path.stem:
+        raise InputError("its note is not as it was written")
+    return note
+
+
+def newest(folder: Path, store: ClientStore | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, as are its states in `store`; and what is wrong with the later ones."""
+    wrong: list[str] = []
+    for note_path in reversed(notes(folder)):
+        try:
+            point = read(note_path)
+            if store is not None:
+                store.check(point.versions)
+            return point, wrong
+        except InputError as error:
+            wrong.append(str(error))
+    return None, wrong
+
+
+def drop_after(folder: Path, round: int) -> list[Checkpoint]:
+    """Delete the checkpoints of later rounds, and what is no checkpoint; the others, the oldest first."""
+    kept = []
+    for note_path in notes(folder):
+        try:
+            point = read(note_path)
+        except InputError:
+            point = None
+        if point is None or point.round > round:
+            note_path.unlink()
+            note_path.with_suffix(".safetensors").unlink(missing_ok=True)
+        else:
+            kept.append(point)
+    for path in folder.glob("round-*.safetensors"):  # of a process that was killed before it wrote the note
+        if not path.with_suffix(".json").exists():
+            path.unlink()
+    remove_leftovers(folder)
+    return kept

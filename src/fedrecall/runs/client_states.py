@@ -1,0 +1,139 @@
+"""The clients' state between rounds: one immutable file per (client, round).
+
+Workers write versions; the round loop decides with `commit` which of them count. A dead worker, a resumed run
+and a late reply then change nothing. Only clients that have taken part have a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from fedrecall.errors import InputError
+from fedrecall.vector import Tensors
+from fedrecall.atomic_files import flush, told, whole
+
+
+def checksum(state: Tensors) -> str:
+    """Of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def lost(client: int, version: int, path: Path) -> InputError:
+    return InputError(f"the state of client {client} after round {version} is missing or damaged: {str(path)!r}")
+
+
+class ClientStore:
+    """States below one folder; `versions` is the table of the round loop that says which state is current."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.versions: dict[int, int] = {}
+        self._superseded: dict[int, int] = {}  # by the versions of a round that is not done
+        self._kept: deque[dict[int, int]] = deque()  # the tables of the kept checkpoints
+
+    def _file(self, client: int, version: int) -> Path:
+        # At most 1000 clients share a folder: directories with very many entries are slow on some file systems.
+        return self.folder / f"{client // 1000:04d}" / f"client-{client:06d}-round-{version:06d}.safetensors"
+
+    def version(self, client: int) -> int:
+        """The round that wrote the client's current state; 0 if it has none."""
+        return self.versions.get(client, 0)
+
+    def get(self, client: int, version: int) -> Tensors:
+        path = self._file(client, version)
+        try:
+            with safe_open(path, framework="pt") as file:
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                noted = (file.metadata() or {}).get("sha256")
+            if noted not in (None, checksum(state)):
+                raise ValueError
+        except (OSError, ValueError, RuntimeError, SafetensorError):
+            raise lost(client, version, path) from None
+        return state
+
+    def check(self, versions: Mapping[int, int]) -> None:
+        """Are the files of these states there, and as long as they say? Values are checked when they are read."""
+        for client, version in versions.items():
+            path = self._file(client, version)
+            try:
+                with safe_open(path, framework="pt"):
+                    pass
+            except (OSError, SafetensorError):
+                raise lost(client, version, path) from None
+
+    def put(self, client: int, round: int, state: Tensors) -> int:
+        """Write the client's state of this round and return its version. A state without tensors needs no file."""
+        if not state:
+            return 0
+        path = self._file(client, round)
+        kept = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+        with told(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path, flushed=False) as beside:  # there are many: `flush` waits for those that count
+            save_file(kept, beside, {"sha256": checksum(kept)})
+        return round
+
+    def flush(self, since: int) -> None:
+        """The current states that are younger than a round on the disk, before a checkpoint that names them."""
+        for client, version in self.versions.items():
+            if version > since:
+                path = self._file(client, version)
+                with told(path):
+                    flush(path)
+
+    def commit(self, accepted: Mapping[int, int]) -> None:
+        """Make these versions (client -> version) current and delete those that nothing refers to any more."""
+        self.propose(accepted)
+        self.settle()
+
+    def propose(self, accepted: Mapping[int, int]) -> None:
+        """Make these versions current for the rest of the round, which may still be stopped."""
+        self._superseded = {client: self.version(client) for client in accepted}
+        self.versions.update(accepted)
+
+    def settle(self) -> None:
+        """The round is done: what it superseded goes."""
+        for client, version in self._superseded.items():
+            self._delete_unless_named(client, version)
+        self._superseded = {}
+
+    def roll_back(self) -> None:
+        """The round was stopped: what was current before it is so again."""
+        self.versions.update(self._superseded)
+        self._superseded = {}
+
+    def discard(self, client: int, version: int) -> None:
+        """Delete a version that will not be committed."""
+        self._delete_unless_named(client, version)
+
+    def restore(self, tables: Sequence[Mapping[int, int]]) -> None:
+        """Go on from the last of these tables of kept checkpoints; files that none of them names are deleted."""
+        self._kept = deque(dict(table) for table in tables)
+        self.versions = dict(self._kept[-1]) if self._kept else {}
+        named = {self._file(client, version) for table in self._kept for client, version in table.items()}
+        for path in self.folder.glob("*/*"):
+            if path not in named:
+                path.unlink()
+
+    def keep(self, checkpoints: int) -> None:
+        """The current table belongs to a checkpoint now; the tables of the last `checkpoints` are kept."""
+        self._kept.append(dict(self.versions))
+        while len(self._kept) > checkpoints:
+            for client, version in self._kept.popleft().items():
+                self._delete_unless_named(client, version)
+
+    def _delete_unless_named(self, client: int, version: int) -> None:
+        named = any(table.get(client) == version for table in (self.versions, *self._kept))
+        if version and not named:
+            self._file(client, version).unlink(missing_ok=True)

@@ -1,0 +1,52 @@
+"""When a run has learned enough, and which of its models is kept: by a metric of the validation data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedrecall.errors import InputError, nearest
+from fedrecall.recipe.settings import Stop
+
+LOWER = ("val_nll", "val_ece", "val_accuracy_sd")  # the lower, the better; of all others the higher
+METRICS = ("val_accuracy", "val_accuracy_mean", "val_accuracy_worst", "val_accuracy_macro", *LOWER)
+
+
+def refuse_unknown_metric(stop: Stop, own: Iterable[str], *, has_validation: bool) -> None:
+    """Only what is measured on validation data may decide: the test set would no longer be one."""
+    known = [*METRICS, *(f"val_{name}" for name in own)]
+    if stop.metric not in known:
+        raise InputError(f"stop.metric is {stop.metric!r}, which is not measured; {nearest(stop.metric, known)}")
+    if not has_validation:
+        raise InputError("stop and keep go by validation data, and partition.validation is 0")
+
+
+@dataclass
+class Best:
+    """The best round so far, and how long ago it was."""
+
+    stop: Stop
+    round: int = 0
+    value: float | None = None
+    evaluations_since: int = 0
+
+    def see(self, line: Mapping[str, Any]) -> bool:
+        """Take note of a round's metrics; is it the best so far? Of equals it is the first."""
+        value = line.get(self.stop.metric)
+        if value is None:
+            return False
+        if not math.isfinite(value) or not (self.value is None or self._better(value, self.value)):
+            self.evaluations_since += 1
+            return False
+        self.round, self.value, self.evaluations_since = line["round"], value, 0
+        return True
+
+    def _better(self, value: float, than: float) -> bool:
+        lower = self.stop.better == "lower" if self.stop.better else self.stop.metric in LOWER
+        return value < than if lower else value > than
+
+    @property
+    def patience_is_over(self) -> bool:
+        return self.stop.patience is not None and self.evaluations_since >= self.stop.patience

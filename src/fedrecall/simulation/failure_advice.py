@@ -1,0 +1,40 @@
+"""What a user is told when something of theirs ended a run: where it was, how to see it again, how to go on."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from fedrecall.client.work import Task, place
+from fedrecall.engines.engine import Engine
+from fedrecall.errors import ClientError
+from fedrecall.recipe.recipe import FROM_PYTHON, NAMED, Recipe
+
+
+def add_advice(error: Exception, round: int, engine: Engine, run: Path, recipe: Recipe) -> None:
+    """Note it on the exception."""
+    task = engine.failed  # None: it was the main process's own part of the round
+    lines = [""]
+    if not isinstance(error, ClientError):  # which says it itself
+        lines.append(f"Where: {place(task) if task else f'the main process, in round {round}'}.")
+    if any(getattr(recipe, section)["name"] == FROM_PYTHON["name"] for section in NAMED):
+        if task and engine.name == "processes":
+            lines.append('With engine="serial" all of it runs in the main process, where breakpoint() works.')
+        lines.append(
+            f"The rounds before it are saved: with out={str(run)!r} and resume=True it goes on after them."
+        )
+    else:
+        folder = shlex.quote(str(run))
+        if task and (task.kind == "train" or engine.name == "processes"):
+            lines.append("Once more in the main process, where breakpoint() works:")
+            lines.append(f"    {once_more(task, folder, recipe)}")
+        lines.append("The rounds before it are saved. When it is mended, go on with:")
+        lines.append(f"    fedrecall resume {folder}")
+    error.add_note("\n".join(lines))
+
+
+def once_more(task: Task, folder: str, recipe: Recipe) -> str:
+    if task.kind == "train":
+        return f"fedrecall replay {folder} --round {task.round} --client {task.client}"
+    patient = "" if recipe.execution.client_timeout is None else " execution.client_timeout=null"
+    return f"fedrecall resume {folder} --engine serial{patient}"

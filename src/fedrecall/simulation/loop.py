@@ -1,0 +1,202 @@
+"""The life of a run: from an empty folder or a checkpoint to its end, whatever that is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedrecall.data.card import card
+from fedrecall.errors import DivergedError, InputError, Interrupted, WriteError
+from fedrecall.runs import checkpoint
+from fedrecall.runs.checkpoint import Checkpoint
+from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.environment import environment
+from fedrecall.runs.folder import RunFolder, read_lines
+from fedrecall.simulation.early_stopping import Best
+from fedrecall.simulation.failure_advice import add_advice
+from fedrecall.simulation.journal import Journal
+from fedrecall.simulation.round import Experiment
+from fedrecall.simulation.summary import summarise
+from fedrecall.vector import Tensors
+
+Watch = Callable[[dict[str, Any]], None]
+
+
+def carry_out(
+    experiment: Experiment,
+    folder: RunFolder,
+    watch: Watch | None = None,
+    start: Checkpoint | None = None,
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Run all rounds in an empty folder, or those after a checkpoint; `watch` is shown each line of metrics.
+
+    Returns the summary. Whatever stops it, the rounds that are done stay resumable.
+    """
+    return Running(experiment, folder, start).through(watch, notes)
+
+
+class Running:
+    """One experiment in one folder."""
+
+    def __init__(self, experiment: Experiment, folder: RunFolder, start: Checkpoint | None) -> None:
+        self.experiment, self.recipe, self.engine = experiment, experiment.recipe, experiment.engine
+        self.folder, self.journal = folder, Journal(folder)
+        self.store = ClientStore(folder.path / "clients")
+        self.resumed = start is not None
+        self.done = experiment.first_state(start)  # the state after the last round that is done
+        self.saved = self.done.round
+        self.best = Best(self.recipe.stop)
+        self.kept: dict[str, Any] = {}
+        self.unwritten: WriteError | None = None
+
+    def through(self, watch: Watch | None, notes: Sequence[str]) -> dict[str, Any]:
+        """All rounds that are left, and the end."""
+        began, ending = time.perf_counter(), "failed"
+        self._begin(notes)
+        try:
+            self._rounds(watch)
+            self.kept = self._about_kept()
+            ending = "finished"
+        except KeyboardInterrupt:
+            ending = "interrupted"
+            raise Interrupted(f"stopped after round {self.done.round}; go on with: {self._resume()}") from None
+        except WriteError as error:
+            self.unwritten = error
+        except DivergedError as error:
+            ending = "diverged"
+            raise DivergedError(f"{error}; the last good state is that of round {self.done.round}") from None
+        except InputError:
+            raise
+        except Exception as error:
+            add_advice(error, self.done.round + 1, self.engine, self.folder.path, self.recipe)
+            raise
+        finally:
+            summary = self._end(ending, began)
+        return summary
+
+    def _begin(self, notes: Sequence[str]) -> None:
+        self.folder.lock()
+        try:
+            if self.resumed:
+                self._recall()
+            else:
+                self._describe()
+            for note in notes:
+                self.journal.warn(self.done.round, note)
+            self.engine.open(self.experiment.job, self.experiment.federation, self.store)
+        except BaseException:
+            self.folder.close()
+            raise
+
+    def _rounds(self, watch: Watch | None) -> None:
+        saved_at = time.perf_counter()
+        for t in range(self.done.round + 1, self.recipe.rounds + 1):
+            if self.best.patience_is_over:
+                return
+            self.done, line = self.experiment.round(t, self.store, self.done, self.journal)
+            if self.best.see(line) and self.recipe.keep == "best":
+                self.done = replace(self.done, best=self._model())
+            if t == self.recipe.rounds or self.recipe.checkpoint.due(t, time.perf_counter() - saved_at):
+                self._save()
+                saved_at = time.perf_counter()
+            if watch:
+                watch(line)
+
+    def _end(self, ending: str, began: float) -> dict[str, Any]:
+        """Leave all that is done on disk, however it ended."""
+        self.engine.close()
+        self.store.roll_back()  # of a round that was not done
+        summary: dict[str, Any] = {}
+        try:
+            if self.done.round > self.saved:
+                self._save()
+            summary = self._summary(ending, time.perf_counter() - began)
+        except WriteError as error:
+            self.unwritten = self.unwritten or error  # what went wrong first says more
+        self.folder.close()
+        if self.unwritten:
+            raise WriteError(f"{self.unwritten}; make room and go on with: {self._resume()}")
+        return summary
+
+    def _resume(self) -> str:
+        return f"fedrecall resume {self.folder.path}"
+
+    def _describe(self) -> None:
+        """Write what will be run."""
+        federation, folder = self.experiment.federation, self.folder
+        partition = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
+        folder.write_text("recipe.yaml", self.recipe.yaml())
+        folder.write_json("environment.json", environment())
+        federation.assignment.save(folder.path, federation.training_counts())
+        folder.write_json("partition.json", partition)
+        for warning in self.experiment.warnings(partition["one_class_clients"]["count"]):
+            self.journal.warn(0, warning)
+
+    def _recall(self) -> None:
+        """Put the folder back to the state of the checkpoint, and recall what was measured until then."""
+        round, folder = self.done.round, self.folder
+        folder.cut_back(round)  # which refuses damaged files, before anything is deleted
+        folder.write_text("recipe.yaml", self.recipe.yaml())
+        kept = checkpoint.drop_after(folder.path / "checkpoints", round)
+        self.store.restore([point.versions for point in kept])
+        folder.event("resume", round, f"resumed after round {round}")
+        self.experiment.evaluator.recall(read_lines(folder.path / "clients.jsonl"))
+        for line in read_lines(folder.path / "metrics.jsonl"):
+            self.best.see(line)
+
+    def _save(self) -> None:
+        self.folder.flush()
+        self.store.flush(since=self.saved)
+        digest, tree = self.experiment.digest, self.recipe.tree()
+        point = replace(self.done, versions=self.store.versions, recipe_sha256=digest, recipe=tree)
+        checkpoint.save(self.folder.path / "checkpoints", point)
+        self.store.keep(checkpoint.KEPT)
+        self.saved = self.done.round
+
+    def _model(self) -> Tensors:
+        """The global model after the last round that is done, and its buffers."""
+        return {"w": self.experiment.algorithm.evaluated(self.done.server).clone(), **self.done.buffers}
+
+    def _about_kept(self) -> dict[str, Any]:
+        """What the summary says of the model that is kept, if that is not simply the one of the last round."""
+        experiment, recipe, t = self.experiment, self.recipe, self.done.round
+        stopped, keeps_best = t < recipe.rounds, recipe.keep == "best"
+        if not stopped and not keeps_best:
+            return {}
+        found: dict[str, Any] = {"stopped_early": stopped, "best_round": self.best.round}
+        found |= {"best_value": self.best.value, "kept_round": self.best.round if keeps_best else t}
+        tested = recipe.evaluation.test_last and experiment.federation.test is not None
+        if tested and not experiment.algorithm.personal:
+            model = self.done.best or self._model()
+            self.engine.publish(t, {"w": model["w"]}, model)
+            judged = experiment.evaluator.judged(t, self.engine, self.store, "test")
+            accuracy = float(judged["correct"].mean())
+            found |= {"final_accuracy": accuracy, "final_accuracy_sd": None, "final_accuracy_rounds": 1}
+        return found
+
+    def _summary(self, ending: str, seconds: float) -> dict[str, Any]:
+        """How the run ended, and its model if it is done."""
+        flat, dropped = self.experiment.flat, self.journal.dropped_updates
+        if ending == "finished" and not self.experiment.algorithm.personal:  # else there is no one model
+            model = self.done.best or self._model()
+            flat.load(model["w"], model)
+            self.folder.save_model(flat.state_dict())
+        if dropped:
+            self.journal.warn(self.done.round, f"{dropped} updates were not finite and left out: see events.jsonl")
+        lines = read_lines(self.folder.path / "metrics.jsonl")  # read again, not kept: a long run has many
+        summary = {
+            **summarise(lines, self.recipe, seconds),
+            "status": ending,
+            "rounds_done": self.done.round,
+            **self.kept,
+            "engine": self.engine.name,
+            "workers": self.engine.workers,
+            "recipe_sha256": self.experiment.digest,
+            "dropped_updates": dropped,
+            "warnings": self.journal.warnings,
+        }
+        self.folder.write_json("summary.json", summary)
+        return summary

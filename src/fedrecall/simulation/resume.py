@@ -1,0 +1,139 @@
+"""Going on with a run from its last whole checkpoint: what may differ, and what may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedrecall.errors import InputError, shown
+from fedrecall.recipe.recipe import Recipe
+from fedrecall.runs import checkpoint
+from fedrecall.runs.checkpoint import Checkpoint
+from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.environment import environment
+from fedrecall.runs.folder import RunFolder, finished_summary
+from fedrecall.safe_parsing import json_value
+from fedrecall.simulation.loop import carry_out
+from fedrecall.simulation.round import Experiment
+from fedrecall.version import __version__
+
+# What decides bits beside the recipe: with another of these a run goes on, and says that its bits may differ.
+MATTERS = ("python", "torch", "numpy", "platform", "cpu", "cpu_capability")
+
+
+def starting_point(
+    path: Path, experiment: Experiment, *, force: bool = False
+) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint that an experiment goes on from (None: there is none yet), and what the user should know."""
+    point, notes = checkpoint.newest(path / "checkpoints", ClientStore(path / "clients"))
+    if point is None and notes and not force:
+        raise InputError(f"no checkpoint is whole: {notes[0]}; --force starts the run again from its beginning")
+    notes += other_environment(path)
+    if point is None:
+        return None, notes
+    recipe = experiment.recipe
+    if not force:
+        refuse_other(point, recipe)
+        refuse_other_engine(point, experiment)
+        refuse_other_partition(path, experiment)
+    refuse_other_model(point, experiment)
+    if point.round >= recipe.rounds and (point.round > recipe.rounds or is_complete(path, point.round)):
+        raise InputError(f"the run in {str(path)!r} has all its {recipe.rounds} rounds; rounds=N makes it longer")
+    if recipe.rounds != point.recipe.get("rounds") and recipe.local.schedule.name == "cosine":
+        notes.append("the rate follows a cosine over all rounds: a run of this length from the start would differ")
+    return point, notes
+
+
+def is_complete(path: Path, round: int) -> bool:
+    """Was the run ended after this round, with all that is written then?"""
+    summary = finished_summary(path)
+    return summary is not None and summary.get("rounds_done") == round
+
+
+def has_checkpoint(path: Path) -> bool:
+    return bool(checkpoint.notes(path / "checkpoints"))
+
+
+def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
+    """`vectorised` rounds in its own way; all other engines are alike."""
+    before = Recipe(**{**experiment.recipe.tree(), "rounds": point.recipe["rounds"]})
+    began = "vectorised" if point.recipe_sha256 == before.digest("vectorised") else "another"
+    goes_on = "vectorised" if experiment.engine.name == "vectorised" else "another"
+    if began != goes_on:
+        raise InputError(
+            f"the run began with {began} engine and would go on with {goes_on}, but 'vectorised' rounds in its "
+            "own way; choose with --engine, or --force goes on all the same"
+        )
+
+
+def refuse_other_partition(path: Path, experiment: Experiment) -> None:
+    """Data from Python, or in files, may have changed since; who has what is noted in the folder."""
+    try:
+        card = json_value((path / "partition.json").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, InputError):
+        return
+    now = experiment.federation.assignment.digest()
+    if isinstance(card, dict) and card.get("digest") != now:
+        raise InputError(
+            f"the clients do not have the samples that they had when the run in {str(path)!r} began; "
+            "--force goes on all the same"
+        )
+
+
+def refuse_other_model(point: Checkpoint, experiment: Experiment) -> None:
+    """The recipe names a model; what it builds may have changed."""
+    fresh = experiment.algorithm.init(experiment.flat.w.clone()), experiment.flat.buffers()
+    for there, now in zip((point.server, point.buffers), fresh):
+        before, after = ({name: list(t.shape) for name, t in group.items()} for group in (there, now))
+        if before != after:
+            raise InputError(f"the model is not the run's: {'; '.join(differences(before, after))}")
+
+
+def refuse_other(point: Checkpoint, recipe: Recipe) -> None:
+    """Another recipe or another version of fedrecall would not be the same run."""
+    if point.fedrecall != __version__:
+        raise InputError(
+            f"the run was made by fedrecall {point.fedrecall} and this is {__version__}: its rounds may differ; "
+            "--force goes on all the same"
+        )
+    changed = list(differences(point.recipe, recipe.tree()))
+    if changed:
+        raise InputError(f"the recipe is not the run's: {'; '.join(changed)}; --force goes on all the same")
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Keys that decide the result and have another value now. A run may become longer, and run elsewhere."""
+    for key in dict.fromkeys([*before, *now]):
+        if not prefix and key in ("execution", "checkpoint", "rounds"):
+            continue
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key} was {shown(old)} and is {shown(new)}"
+
+
+def other_environment(path: Path) -> list[str]:
+    """What of the machine and its software is not as it was."""
+    try:
+        before = json_value((path / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    if not isinstance(before, dict):
+        return []
+    now = environment()
+    changed = [f"{key} was {before.get(key)} and is {now[key]}" for key in MATTERS if before.get(key) != now[key]]
+    return [f"bits may differ from now on: {'; '.join(changed)}"] if changed else []
+
+
+def go_on(folder: RunFolder, experiment: Experiment, watch: Any = None, *, force: bool = False) -> dict[str, Any]:
+    """Resume the run in a folder; its summary."""
+    folder.lock()
+    try:
+        point, notes = starting_point(folder.path, experiment, force=force)
+        if point is None:  # it never came to its first checkpoint
+            folder.cut_back(0)
+        return carry_out(experiment, folder, watch, point, notes)
+    finally:
+        folder.close()

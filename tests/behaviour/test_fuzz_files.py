@@ -1,0 +1,330 @@
+"""Files that were damaged: what reads them goes on, or refuses in a sentence, and soon; nothing else changes."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from fuzzing import FEW, QUICK, edited, make_finished_run, many, mutated, refused_or_fine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedrecall import Run
+from fedrecall.data import sources
+from fedrecall.data.sources import cifar, idx
+from fedrecall.front.federate import load_federation, recipe_experiment
+from fedrecall.models.mlp import mlp
+from fedrecall.models.weights import check_weights, read_weights
+from fedrecall.recipe.layers import load as load_recipe
+from fedrecall.report.comparison import group
+from fedrecall.report.page.page import page
+from fedrecall.runs import checkpoint
+from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.folder import RunFolder
+from fedrecall.runs.reader import load
+from fedrecall.simulation.loop import carry_out
+from fedrecall.simulation.resume import go_on
+
+RECIPE = {
+    "data": {"name": "npz", "path": "my.npz"},
+    "partition": {"name": "iid", "clients": 4, "validation": 0.25},
+    "model": {"name": "mlp", "hidden": [3]},
+    "algorithm": "scaffold",
+    "rounds": 3,
+    "clients_per_round": 4,  # so that round 4 reads the states of all
+    "local": {"steps": 1, "batch_size": 4, "lr": 0.1},
+    "evaluation": {"every": 1, "test_last": 1},
+    "forgetting": {"every": 2},
+    "checkpoint": {"every": 1},
+    "execution": {"engine": "serial"},
+}
+random = np.random.default_rng(0)
+ARRAYS = {
+    "x_train": random.normal(size=(24, 4)).astype(np.float32),
+    "y_train": np.arange(24) % 3,
+    "x_test": random.normal(size=(6, 4)).astype(np.float32),
+    "y_test": np.arange(6) % 3,
+    "ids": np.arange(24) % 4,
+    "class_names": np.array(["cat", "dog", "emu"]),
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run in `kept`, which is copied to `run` and damaged there, and a sentinel."""
+    folder = tmp_path_factory.mktemp("home")
+    make_finished_run(folder, RECIPE, ARRAYS)
+    (folder / "sentinel").write_text("mine")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def in_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", str)  # four megabytes that no file of a run changes
+
+
+def files(home: Path) -> list[list[str]]:
+    """The run's files by their kind, so that the many states of clients do not crowd out the rest."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for path in sorted((home / "kept").rglob("*")):
+        if path.is_file() and path.stat().st_size:
+            name = path.relative_to(home / "kept")
+            kinds.setdefault((name.parts[0], path.suffix), []).append(str(name))
+    return list(kinds.values())
+
+
+def damaged(data: st.DataObject, home: Path) -> Path:
+    """A copy of the run in which one file is not as it was, or not there."""
+    shutil.rmtree(home / "run", ignore_errors=True)
+    shutil.copytree(home / "kept", home / "run")
+    name = data.draw(st.sampled_from(files(home)).flatmap(st.sampled_from), "file")
+    path = home / "run" / name
+    content = path.read_bytes()
+    choices = {"bytes": mutated(content), "nothing": st.just(b""), "noise": st.binary(max_size=300)}
+    if path.suffix == ".json":
+        choices["tree"] = edited(json.loads(content)).map(as_json)
+    elif path.suffix == ".yaml":
+        choices["tree"] = edited(yaml.safe_load(content)).map(as_json)
+    elif path.suffix == ".jsonl":
+        lines = [json.loads(line) for line in content.splitlines()]
+        choices["tree"] = edited(lines).map(as_lines)
+    elif path.suffix == ".npz":
+        choices["arrays"] = spoiled(dict(np.load(path)))
+    kind = data.draw(st.sampled_from(sorted(choices)), "kind")
+    if data.draw(st.integers(0, 30), "missing") == 30:
+        path.unlink()
+    else:
+        path.write_bytes(data.draw(choices[kind], "content"))
+    return home / "run"
+
+
+def as_json(tree: Any) -> bytes:
+    return json.dumps(tree).encode()
+
+
+def as_lines(tree: Any) -> bytes:
+    return b"".join(as_json(line) + b"\n" for line in tree) if isinstance(tree, list) else as_json(tree)
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, arrays: dict[str, np.ndarray]) -> bytes:
+    """The arrays with one of another type or shape, with values that are none, or of another name."""
+    arrays = dict(arrays)
+    name = draw(st.sampled_from(sorted(arrays)))
+    array = arrays.pop(name).copy()
+    change = draw(st.sampled_from(["type", "shape", "value", "empty", "name", "pickle", "scalar", "short"]))
+    if change == "type" and array.dtype.kind != "U":
+        array = array.astype(draw(st.sampled_from(["f2", "f8", "i1", "u8", "?", "c8", "U3", "S2", ">i4"])))
+    elif change == "shape":
+        array = array.reshape(draw(st.sampled_from([(-1,), (1, -1), (-1, 1), (1, -1, 1)])))
+    elif change == "value" and array.dtype.kind in "fiu" and array.size:
+        array = array.astype(np.float64) if array.dtype.kind == "f" else array
+        value = draw(st.sampled_from([-1, 2, 120, *([np.nan, np.inf, 1e300] if array.dtype.kind == "f" else [])]))
+        array.flat[draw(st.integers(0, array.size - 1))] = value
+    elif change == "empty":
+        array = array[:0]
+    elif change == "pickle":
+        array = np.array([draw(st.just({})), None], dtype=object)
+    elif change == "scalar":
+        array = np.array(draw(st.integers(-3, 3)))
+    elif change == "short":
+        array = array[: len(array) // 2]
+    file = io.BytesIO()
+    np.savez(file, **arrays, **{f"{name}s" if change == "name" else name: array})
+    return file.getvalue()
+
+
+# The properties, each a function of a damaged file.
+
+
+def reported(home: Path, data: st.DataObject) -> None:
+    run = damaged(data, home)
+    with refused_or_fine(home):
+        page(group([load(run)]))
+
+
+def read_back(home: Path, data: st.DataObject) -> None:
+    run = damaged(data, home)
+    with refused_or_fine(home):
+        checkpoint.newest(run / "checkpoints")
+    with refused_or_fine(home):
+        done = Run(run, lambda: mlp((4,), 3, (3,)))
+        assert done.metrics is not None
+        assert done.forgetting is not None
+    with refused_or_fine(home):
+        check_weights(read_weights(run / "model.safetensors"), mlp((4,), 3, (3,)), "the file")
+    with refused_or_fine(home):
+        for path in (run / "clients").rglob("*.safetensors"):
+            client, version = (int(path.stem.split("-")[place]) for place in (1, 3))
+            ClientStore(run / "clients").get(client, version)
+
+
+def resumed(home: Path, data: st.DataObject) -> None:
+    """Whatever was damaged: the run ends with the bits of one that was not, or is refused."""
+    run = damaged(data, home)
+    with refused_or_fine(home):
+        recipe = load_recipe(str(run / "recipe.yaml"), ["rounds=4"])
+        if recipe.tree() != longer(home):
+            return  # then it is another run, which may be large
+        go_on(RunFolder.reopen(run), recipe_experiment(recipe, load_federation(recipe)))
+        assert (run / "model.safetensors").read_bytes() == whole_model(home)
+
+
+def longer(home: Path) -> dict[str, Any]:
+    return load_recipe(str(home / "kept" / "recipe.yaml"), ["rounds=4"]).tree()
+
+
+def whole_model(home: Path) -> bytes:
+    """Of a run of that length that was never stopped."""
+    place = home / "whole"
+    if not place.exists():
+        recipe = load_recipe(str(home / "recipe.yaml"), ["rounds=4"])
+        carry_out(recipe_experiment(recipe, load_federation(recipe)), RunFolder.create(place))
+    return (place / "model.safetensors").read_bytes()
+
+
+TABLE = "a,b,who,y\n" + "".join(f"{i},{i * i},w{i % 2},{i % 3}\n" for i in range(12))
+LEAF = {
+    "users": ["v", "w"],
+    "num_samples": [1, 2],
+    "user_data": {"v": {"x": [[0.5] * 784], "y": [3]}, "w": {"x": [[0.25] * 784] * 2, "y": [4, 61]}},
+}
+GREY = idx.IdxFiles("mnist", ("run",), {"train": (1, 1), "test": (1, 1)}, ("a", "b"), 0.1, 0.3)
+COLOUR = cifar.BinaryFiles(
+    "cifar10", "run", {"a.bin": 2}, {"b.bin": 1}, {"y": cifar.LabelByte("label", 2, "names.txt")}
+)
+
+
+def an_npz(data: st.DataObject, place: Path) -> Callable[[], object]:
+    file = io.BytesIO()
+    np.savez(file, **ARRAYS)
+    write(place / "x.npz", data.draw(mutated(file.getvalue()) | spoiled(dict(ARRAYS))))
+    return lambda: sources.npz(str(place / "x.npz"))
+
+
+def a_csv(data: st.DataObject, place: Path) -> Callable[[], object]:
+    write(place / "x.csv", data.draw(mutated(TABLE.encode())))
+    return lambda: sources.csv(str(place / "x.csv"), "y", id="who")
+
+
+def a_parquet(data: st.DataObject, place: Path) -> Callable[[], object]:
+    import pyarrow
+    from pyarrow import parquet
+
+    table, file = pyarrow.table({"a": [1.0, 2.0, 3.0, 4.0], "y": ["c", "d", "c", "d"]}), io.BytesIO()
+    parquet.write_table(table, file)
+    write(place / "x.parquet", data.draw(mutated(file.getvalue())))
+    return lambda: sources.parquet(str(place / "x.parquet"), "y")
+
+
+def an_idx(data: st.DataObject, place: Path) -> Callable[[], object]:
+    for split in idx.PREFIX:
+        write(place / idx.images_file(split), b"\0\0\x08\x03" + struct.pack(">III", 2, 28, 28) + bytes(2 * 784))
+        write(place / idx.labels_file(split), b"\0\0\x08\x01" + struct.pack(">I", 2) + b"\0\1")
+    spoil(data, place)
+    return lambda: idx.data_set(GREY, place.parent)
+
+
+def a_cifar(data: st.DataObject, place: Path) -> Callable[[], object]:
+    for name, count in (("a.bin", 2), ("b.bin", 1)):
+        write(place / name, bytes(COLOUR.record * count))
+    write(place / "names.txt", b"cat\ndog\n")
+    spoil(data, place)
+    return lambda: cifar.data_set(COLOUR, place.parent, "y", True, "cifar10")
+
+
+def a_leaf(data: st.DataObject, place: Path) -> Callable[[], object]:
+    for split in ("train", "test"):
+        write(place / "femnist" / "data" / split / "all.json", as_json(LEAF))
+    name = data.draw(st.sampled_from(["train", "test"]))
+    content = mutated(as_json(LEAF)) | edited(LEAF).map(as_json)
+    write(place / "femnist" / "data" / name / "all.json", data.draw(content))
+    return lambda: sources.femnist(place)
+
+
+READERS = {"npz": an_npz, "csv": a_csv, "parquet": a_parquet, "idx": an_idx, "cifar": a_cifar, "femnist": a_leaf}
+
+
+def write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def spoil(data: st.DataObject, place: Path) -> None:
+    path = data.draw(st.sampled_from(sorted(place.iterdir())))
+    path.write_bytes(data.draw(mutated(path.read_bytes())))
+
+
+def data_read(home: Path, data: st.DataObject, reader: str) -> None:
+    shutil.rmtree(home / "run", ignore_errors=True)
+    read = READERS[reader](data, home / "run")
+    with refused_or_fine(home):
+        read()
+
+
+# Quick, and many times.
+
+
+@given(data=st.data())
+@FEW
+def test_a_damaged_run_is_reported_or_refused(home: Path, data: st.DataObject) -> None:
+    reported(home, data)
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@many(0.2)
+def test_a_damaged_run_is_reported_or_refused_many_times(home: Path, data: st.DataObject) -> None:
+    reported(home, data)
+
+
+@given(data=st.data())
+@FEW
+def test_a_damaged_run_is_read_or_refused(home: Path, data: st.DataObject) -> None:
+    read_back(home, data)
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@many(0.1)
+def test_a_damaged_run_is_read_or_refused_many_times(home: Path, data: st.DataObject) -> None:
+    read_back(home, data)
+
+
+@given(data=st.data())
+@FEW
+def test_a_damaged_run_is_resumed_with_its_bits_or_refused(home: Path, data: st.DataObject) -> None:
+    whole_model(home)
+    resumed(home, data)
+
+
+@pytest.mark.slow
+@given(data=st.data())
+@many(0.1)
+def test_a_damaged_run_is_resumed_with_its_bits_or_refused_many_times(home: Path, data: st.DataObject) -> None:
+    whole_model(home)
+    resumed(home, data)
+
+
+@pytest.mark.parametrize("reader", [name for name in READERS if name != "parquet"])
+@given(data=st.data())
+@QUICK
+def test_a_damaged_data_file_is_read_or_refused(home: Path, data: st.DataObject, reader: str) -> None:
+    data_read(home, data, reader)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", READERS)
+@given(data=st.data())
+@many(0.033)
+def test_a_damaged_data_file_is_read_or_refused_many_times(home: Path, data: st.DataObject, reader: str) -> None:
+    data_read(home, data, reader)

@@ -1,0 +1,151 @@
+"""Recipes that are almost right: read, or refused in a sentence, and soon; nothing else, and nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from fuzzing import QUICK, edited, many, mutated, refused_or_fine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedrecall.errors import InputError
+from fedrecall.recipe.files import shipped
+from fedrecall.recipe.layers import load as load_recipe
+from fedrecall.recipe.recipe import NAMED, Recipe, with_defaults
+
+FULL: dict[str, Any] = {
+    "data": {"name": "npz", "path": "my.npz", "layout": "auto", "augment": False},
+    "partition": {"name": "dirichlet", "alpha": 0.1, "clients": 10, "validation": 0.1, "seed": 0, "held_out": 1},
+    "model": {"name": "mlp", "hidden": [8, 4]},
+    "objective": {"name": "wsm", "tau": 1.0, "smoothing": 0.1},
+    "algorithm": {"name": "scaffold", "server_lr": 1.0},
+    "rounds": 4,
+    "participation": 0.5,
+    "local": {"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.5, "schedule": {"name": "step", "every": 2}},
+    "batch_norm": "average",
+    "evaluation": {"every": 2, "test_last": 2, "target": 0.5, "metrics": ["mine:metric"]},
+    "forgetting": {"rounds": [1, 2], "sample": 3},
+    "checkpoint": {"every": 2},
+    "seed": 3,
+    "execution": {"engine": "serial", "workers": 1},
+}
+FULL["local"]["schedule"]["factor"] = 0.5
+SHIPPED = [path.read_text(encoding="utf-8") for path in shipped().values()]
+NAMES = {section: sorted(listing) for section, listing in NAMED.items()}
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi")
+)
+MERGE_BOMB = "a: &a {x: 1}\n" + "".join(
+    f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}], {b}: 1}}\n" for a, b in zip("abcdefgh", "bcdefghi")
+)
+FOUND = [  # by these tests, or known of YAML
+    BOMB,
+    MERGE_BOMB,
+    "rounds: &a [*a]",
+    "rounds: " + "[" * 400,
+    "local: " + "{a: " * 400,
+    "seed: 0b_",
+    "seed: 2001-99-99",
+    "seed: !!timestamp abc",
+    "seed: !!int abc",
+    "seed: " + "9" * 5000,
+    "seed: .nan",
+    "local: {3: 4}",
+    "partition: {3: 4}",
+    "local: {? [a]: 4}",
+    "model: {name: mlp, hidden: !!binary aGVsbG8=}",
+    "model: {name: python, x: !!binary /w==}",
+    "data: {name: python, x: 2001-01-01}",
+    "objective: !!set {wsm}",
+    "algorithm: {name: 'a\\0b:c'}",
+    "algorithm: {name: '.:c'}",
+    "--- 1\n--- 2",
+    '"\\ud800": 1',
+]
+
+
+def check(place: Path, content: bytes) -> None:
+    """Read as `run` does before the data come, and written as a run's own recipe."""
+    (place / "recipe.yaml").write_bytes(content)
+    with refused_or_fine(place):
+        recipe = load_recipe(str(place / "recipe.yaml"))
+        again = yaml.safe_load(recipe.yaml())
+        assert Recipe(**again).tree() == recipe.tree()
+        recipe.digest()
+        for section in ("partition", "objective", "algorithm"):
+            recipe.build(section)
+
+
+def as_yaml(tree: Any) -> bytes:
+    try:
+        return yaml.safe_dump(tree, allow_unicode=True).encode(errors="surrogatepass")
+    except RecursionError:
+        return json.dumps(tree).encode()
+
+
+def named() -> st.SearchStrategy[Any]:
+    """A recipe with other names in its sections, so that every option is there to be spoiled."""
+    sections = st.sampled_from([(section, name) for section, names in NAMES.items() for name in names])
+
+    def spelled_out(chosen: tuple[str, str]) -> dict[str, Any]:
+        section, name = chosen
+        try:
+            return {**FULL, section: with_defaults(section, {"name": name}, NAMED[section])}
+        except InputError:  # an option without a default
+            return {**FULL, section: {"name": name, "path": "x", "label": "y"}}
+
+    return sections.map(spelled_out)
+
+
+trees = st.one_of(edited(FULL), named().flatmap(edited)).map(as_yaml)
+texts = st.sampled_from([text.encode() for text in SHIPPED] + [as_yaml(FULL)]).flatmap(mutated)
+documents = st.one_of(trees, trees, texts, st.binary(max_size=200), st.text(max_size=100).map(str.encode))
+words = st.one_of(
+    st.text(max_size=30),
+    st.builds("{}={}".format, st.sampled_from(["rounds", "local.lr", "model", "a.b", "."]), st.text(max_size=20)),
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "sentinel").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", FOUND, ids=lambda text: text[:20].replace("\n", " "))
+def test_a_recipe_once_found_to_be_hard_is_one_sentence(place: Path, text: str) -> None:
+    check(place, text.encode())
+
+
+@given(document=documents)
+@QUICK
+def test_a_recipe_is_read_or_refused(place: Path, document: bytes) -> None:
+    check(place, document)
+
+
+@pytest.mark.slow
+@given(document=documents)
+@many(0.3)
+def test_a_recipe_is_read_or_refused_many_times(place: Path, document: bytes) -> None:
+    check(place, document)
+
+
+@given(given_words=st.lists(words, max_size=3))
+@QUICK
+def test_settings_are_read_or_refused(place: Path, given_words: list[str]) -> None:
+    with refused_or_fine(place):
+        load_recipe("demo", given_words).yaml()
+
+
+@pytest.mark.slow
+@given(given_words=st.lists(words, max_size=3))
+@many(0.1)
+def test_settings_are_read_or_refused_many_times(place: Path, given_words: list[str]) -> None:
+    with refused_or_fine(place):
+        load_recipe("demo", given_words).yaml()

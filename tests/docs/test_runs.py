@@ -1,0 +1,27 @@
+"""The commands of docs/runs.md run as they stand, and the folder has the files that it names."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+PAGE = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_run_and_leave_the_files_of_the_table(fedrecall, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in re.search(r"```console\n(.*?)```", PAGE, re.DOTALL)[1].splitlines():
+        done = fedrecall(*shlex.split(line)[1:], "--quiet")
+        assert (done.code, done.err) == (0, "")
+    table = PAGE.split("## The folder")[1].split("## Going on")[0]
+    named = {
+        name
+        for row in re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)
+        for name in re.findall(r"`([^`]+)`", row)
+    }
+    assert "summary.json" in named
+    # No algorithm with client state here, nothing to warn of, and no platform keeps a lock file for sure.
+    for name in named - {"clients/", "events.jsonl", "lock"}:
+        assert (tmp_path / "runs/mine" / name).exists(), name
+    assert (tmp_path / "runs/mine/metrics.jsonl").read_text().count("\n") == 10

@@ -1,0 +1,148 @@
+"""The recipe: its layers, its defaults, its identity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedrecall import InputError
+from fedrecall.recipe.files import shipped
+from fedrecall.recipe.layers import load
+from fedrecall.recipe.recipe import Recipe
+from fedrecall.recipe.reference import reference
+
+THE_DESIGN = """
+data: cifar10
+partition: {name: dirichlet, alpha: 0.1, clients: 100, validation: 0.1, seed: 0}
+model: {name: lenet}
+objective: {name: wsm, tau: 1.0, smoothing: 0.0}
+algorithm: {name: fedavg}
+rounds: 4000
+participation: 0.1
+local: {epochs: 3, batch_size: 64, lr: 0.01, momentum: 0.0, weight_decay: 1.0e-4, step: exact}
+evaluation: {every: 10, test_last: 100}
+forgetting: {every: 0}
+checkpoint: {seconds: 60}
+seed: 0
+execution: {engine: auto, workers: auto}
+"""
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path):
+    def write(text: str) -> str:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_an_empty_recipe_has_the_documented_defaults(recipe_file) -> None:
+    assert load(recipe_file("")) == load(recipe_file(THE_DESIGN)) == Recipe()
+
+
+def test_a_string_stands_for_a_name() -> None:
+    assert load("demo", ["objective=cross_entropy"]).objective == {"name": "cross_entropy"}
+
+
+def test_the_command_line_is_over_the_file_is_over_the_default(recipe_file) -> None:
+    loaded = load(recipe_file("rounds: 7\nlocal: {lr: 0.5}"), ["local.lr=0.25"])
+    assert (loaded.rounds, loaded.local.lr, loaded.local.batch_size) == (7, 0.25, 64)
+
+
+def test_another_name_drops_the_other_options(recipe_file) -> None:
+    file = recipe_file("partition: {name: dirichlet, alpha: 5.0, clients: 7}")
+    assert load(file, ["partition=iid"]).partition["clients"] == 100
+    assert load(file, ["partition=iid", "partition.clients=9"]).partition["clients"] == 9
+    assert load(file, ["partition.clients=9", "partition=iid"]).partition["clients"] == 9
+
+
+def test_the_same_name_keeps_the_other_options(recipe_file) -> None:
+    file = recipe_file("partition: {name: dirichlet, alpha: 5.0, clients: 7}")
+    assert load(file, ["partition.name=dirichlet"]).partition["alpha"] == 5.0
+
+
+def test_an_option_without_a_name_is_of_the_default(recipe_file) -> None:
+    assert load(recipe_file(""), ["objective.tau=0.5"]).objective == {
+        "name": "wsm", "tau": 0.5, "smoothing": 0.0, "distill": 0.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "kept", "dropped"),
+    [
+        ("local: {epochs: 2}", "local.steps=9", 9, "epochs"),
+        ("local: {steps: 9}", "local.epochs=2", 2, "steps"),
+    ],
+)
+def test_one_of_a_pair_drops_the_other_of_a_lower_layer(recipe_file, text, word, kept, dropped) -> None:
+    local = load(recipe_file(text), [word]).local
+    assert getattr(local, dropped) is None
+    assert kept in (local.steps, local.epochs)
+
+
+def test_clients_per_round_drops_participation(recipe_file) -> None:
+    loaded = load(recipe_file("participation: 0.3"), ["clients_per_round=4"])
+    assert (loaded.participation, loaded.clients_per_round) == (None, 4)
+
+
+def test_forgetting_rounds_drop_every(recipe_file) -> None:
+    loaded = load(recipe_file("forgetting: {every: 10}"), ["forgetting.rounds=[3, 5]"])
+    assert [t for t in range(1, 12) if loaded.forgetting.due(t)] == [3, 5]
+
+
+def test_both_of_a_pair_in_one_layer_are_refused(recipe_file) -> None:
+    with pytest.raises(InputError, match=r"local\.epochs and local\.steps are both given"):
+        load(recipe_file("local: {epochs: 2, steps: 9}"))
+
+
+def test_a_number_like_1e_minus_4_is_a_number(recipe_file) -> None:
+    assert load(recipe_file("local: {weight_decay: 1e-4}"), ["local.lr=1e-3"]).local.lr == 0.001
+
+
+def test_a_recipe_says_every_key_and_reads_itself_again(recipe_file) -> None:
+    loaded = load(
+        "demo", ["local.schedule={name: step, factor: 0.5, every: 10}", "model={name: mlp, hidden: [5]}"]
+    )
+    again = load(recipe_file(loaded.yaml()))
+    assert again == loaded
+    assert again.digest() == loaded.digest()
+    assert yaml.safe_load(loaded.yaml())["partition"]["held_out"] == 0
+
+
+def test_the_digest_is_of_what_decides_the_result(recipe_file) -> None:
+    base = Recipe().digest()
+    assert load(None, ["execution.engine=serial", "execution.data=/elsewhere"]).digest() == base
+    assert load(None, ["seed=1"]).digest() != base
+    assert load(None, ["local.momentum=0.9"]).digest() != base
+
+
+def test_every_shipped_recipe_loads_and_says_what_it_is() -> None:
+    assert {"demo", "lenet-cifar10"} <= set(shipped())
+    for name, path in shipped().items():
+        assert load(name).rounds > 0
+        assert path.read_text().startswith("# ")
+
+
+def test_the_reference_names_every_key_and_reads_as_the_default_recipe(recipe_file) -> None:
+    text = reference()
+    assert load(recipe_file(text)) == Recipe()
+    for key in ("partition", "alpha", "held_out", "smoothing", "test_last", "workers", "partial_batch", "hidden"):
+        assert f"{key}:" in text
+
+
+def test_a_class_of_the_users_own_is_named_by_its_module(tmp_path, monkeypatch) -> None:
+    (tmp_path / "my_module.py").write_text(
+        "class Mine:\n    def __init__(self, strength: float, mode='plain'):\n        self.strength = strength\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    loaded = load(None, ["objective=my_module:Mine", "objective.strength=2"])
+    assert loaded.objective == {"name": "my_module:Mine", "strength": 2.0, "mode": "plain"}
+    assert loaded.build("objective").strength == 2.0
+    with pytest.raises(InputError, match=r"'objective\.strength' is missing"):
+        load(None, ["objective=my_module:Mine"])
+    with pytest.raises(InputError, match=r"no such function; did you mean 'Mine'\?"):
+        load(None, ["objective=my_module:Mime"])

@@ -1,0 +1,220 @@
+"""The clients' state between rounds, alone and in a run."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Run, federate
+from fedrecall.runs.client_states import ClientStore
+from fedrecall.vector import Tensors
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ClientStore:
+    return ClientStore(tmp_path / "clients")
+
+
+def state(value: float) -> Tensors:
+    return {"c": torch.full((5,), value), "h": torch.full((2,), -value, dtype=torch.float64)}
+
+
+def files(store: ClientStore) -> list[str]:
+    return sorted(path.name for path in store.folder.rglob("*") if path.is_file())
+
+
+def test_what_is_put_is_what_one_gets(store: ClientStore) -> None:
+    version = store.put(7, 3, state(0.5))
+    got = store.get(7, version)
+    assert set(got) == {"c", "h"}
+    assert all(torch.equal(got[name], tensor) for name, tensor in state(0.5).items())
+    assert got["h"].dtype == torch.float64
+
+
+def test_a_tensor_that_is_not_contiguous_comes_back_as_it_was(store: ClientStore) -> None:
+    tensor = torch.arange(12.0).view(3, 4).T
+    assert torch.equal(store.get(0, store.put(0, 1, {"c": tensor}))["c"], tensor)
+
+
+def test_a_later_change_of_the_tensor_does_not_change_the_state(store: ClientStore) -> None:
+    tensor = torch.zeros(3)
+    version = store.put(0, 1, {"c": tensor})
+    tensor.fill_(9)
+    assert store.get(0, version)["c"].tolist() == [0, 0, 0]
+
+
+def test_the_version_of_a_state_is_its_round(store: ClientStore) -> None:
+    assert store.put(7, 3, state(1)) == 3
+
+
+def test_a_client_without_a_state_has_version_0(store: ClientStore) -> None:
+    assert store.version(7) == 0
+
+
+def test_a_state_counts_only_when_it_is_committed(store: ClientStore) -> None:
+    version = store.put(7, 3, state(1))
+    assert store.version(7) == 0
+    store.commit({7: version})
+    assert store.version(7) == 3
+
+
+def test_a_put_that_is_not_committed_leaves_the_old_state(store: ClientStore) -> None:
+    store.commit({7: store.put(7, 3, state(1))})
+    store.put(7, 4, state(2))
+    assert store.version(7) == 3
+    assert torch.equal(store.get(7, 3)["c"], state(1)["c"])
+
+
+def test_a_commit_replaces_the_old_state_and_deletes_its_file(store: ClientStore) -> None:
+    store.commit({7: store.put(7, 3, state(1))})
+    store.commit({7: store.put(7, 4, state(2))})
+    assert torch.equal(store.get(7, store.version(7))["c"], state(2)["c"])
+    assert files(store) == ["client-000007-round-000004.safetensors"]
+
+
+def test_a_commit_leaves_the_other_clients_alone(store: ClientStore) -> None:
+    store.commit({1: store.put(1, 3, state(1)), 2: store.put(2, 3, state(2))})
+    store.commit({1: store.put(1, 4, state(3))})
+    assert (store.version(1), store.version(2)) == (4, 3)
+    assert torch.equal(store.get(2, 3)["c"], state(2)["c"])
+
+
+def test_committing_the_same_version_twice_keeps_its_file(store: ClientStore) -> None:
+    version = store.put(7, 3, state(1))
+    store.commit({7: version})
+    store.commit({7: version})
+    assert torch.equal(store.get(7, 3)["c"], state(1)["c"])
+
+
+def test_putting_the_same_round_again_replaces_the_file(store: ClientStore) -> None:
+    store.put(7, 3, state(1))
+    store.put(7, 3, state(2))  # a task that was lost and run again
+    assert torch.equal(store.get(7, 3)["c"], state(2)["c"])
+    assert len(files(store)) == 1
+
+
+def test_a_state_without_tensors_has_no_file(store: ClientStore) -> None:
+    assert store.put(7, 3, {}) == 0
+    store.commit({7: 0})
+    assert store.version(7) == 0
+    assert not store.folder.exists()
+
+
+def test_clients_far_apart_do_not_share_a_file(store: ClientStore) -> None:
+    for client in (0, 999, 1000, 1_000_000):
+        store.put(client, 1, state(client))
+    assert [store.get(client, 1)["c"][0].item() for client in (0, 999, 1000, 1_000_000)] == [0, 999, 1000, 1e6]
+
+
+def test_a_client_that_drops_its_state_has_none(store: ClientStore) -> None:
+    store.commit({7: store.put(7, 3, state(1))})
+    store.commit({7: store.put(7, 4, {})})
+    assert store.version(7) == 0
+
+
+def test_two_names_for_one_tensor_can_be_put(store: ClientStore) -> None:
+    y = torch.arange(3.0)
+    assert store.get(0, store.put(0, 1, {"previous": y, "best": y}))["best"].tolist() == [0, 1, 2]
+
+
+class Counting(FedAvg):
+    """Each client counts its rounds and sends the count."""
+
+    def __init__(self) -> None:
+        self.sums: list[float] = []
+
+    def init_client(self, x):
+        return {"rounds": torch.zeros(1)}
+
+    def finish(self, y, server, client, local, extra):
+        count = client["rounds"] + 1
+        return {"w": y, "count": count}, {"rounds": count}
+
+    def weight(self, name: str, samples: int, steps: int) -> float:
+        return 1.0
+
+    def aggregate(self, server, sums, totals, population):
+        self.sums.append(sums["count"].item())
+        return super().aggregate(server, sums, totals, population)
+
+
+def counted(algorithm: Counting, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
+    federation = Federation.from_arrays(x, y, partition=Iid(clients=6))
+    settings = {"objective": CrossEntropy(), "rounds": 6, "clients_per_round": 2}
+    torch.manual_seed(0)
+    return federate(torch.nn.Linear(3, 2), federation, algorithm=algorithm, out=folder / "run", **settings)
+
+
+def test_a_client_gets_its_state_back_when_it_is_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithm = Counting()
+    times = dict.fromkeys(range(6), 0)
+    expected = []
+    for line in counted(algorithm, tmp_path, monkeypatch).metrics:
+        for client in line["clients"]:
+            times[client] += 1
+        expected.append(sum(times[client] for client in line["clients"]))
+    assert algorithm.sums == expected
+    assert max(times.values()) > 1
+
+
+def test_clients_that_took_part_have_one_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = counted(Counting(), tmp_path, monkeypatch)
+    last = {client: line["round"] for line in run.metrics for client in line["clients"]}
+    expected = [f"client-{client:06d}-round-{t:06d}.safetensors" for client, t in sorted(last.items())]
+    assert files(ClientStore(run.path / "clients")) == expected
+
+
+def test_an_algorithm_without_client_state_writes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stateless(Counting):
+        def init_client(self, x):
+            return {}
+
+        def finish(self, y, server, client, local, extra):
+            return {"w": y, "count": torch.ones(1)}, {}
+
+    assert not (counted(Stateless(), tmp_path, monkeypatch).path / "clients").exists()
+
+
+class Emptying(Counting):
+    """A client's first state is x itself, and is changed in place."""
+
+    def init_client(self, x):
+        return {"previous": x}
+
+    def correct(self, g, y, server, client):
+        client["previous"].zero_()
+
+    def finish(self, y, server, client, local, extra):
+        return {"w": y, "count": torch.ones(1)}, client
+
+
+def test_a_state_changed_in_place_does_not_change_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = []
+    for algorithm in (Counting(), Emptying()):
+        (tmp_path / type(algorithm).__name__).mkdir()
+        run = counted(algorithm, tmp_path / type(algorithm).__name__, monkeypatch)
+        files.append((run.path / "model.safetensors").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_a_round_that_is_stopped_leaves_the_versions_of_before(tmp_path) -> None:
+    store = ClientStore(tmp_path)
+    state = {"c": torch.ones(3)}
+    store.commit({4: store.put(4, 1, state)})
+    store.propose({4: store.put(4, 2, state), 5: store.put(5, 2, state)})
+    assert (store.version(4), store.version(5)) == (2, 2)  # for the evaluation of the round
+    store.roll_back()
+    assert (store.version(4), store.version(5)) == (1, 0)
+    assert torch.equal(store.get(4, 1)["c"], state["c"])
+    store.settle()
+    assert (store.version(4), store.version(5)) == (1, 0)

@@ -1,0 +1,293 @@
+"""A run that was stopped and resumed, any number of times, is the run that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedrecall.runs import checkpoint
+from fedrecall.runs.folder import RunFolder
+
+# Batch norm, client state, server state, probes, evaluations: everything that a round may depend on.
+MODEL = """
+from torch import nn
+
+def net(sample_shape, num_classes):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(784, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, num_classes)
+    )
+"""
+RECIPE = {
+    "data": "fashion_mini",
+    "partition": {"name": "dirichlet", "clients": 8, "alpha": 0.5},
+    "model": "mynet:net",
+    "rounds": 12,
+    "clients_per_round": 3,
+    "local": {"steps": 2, "batch_size": 16, "lr": 0.05},
+    "evaluation": {"every": 2, "test_last": 2},
+    "forgetting": {"every": 4},
+    "checkpoint": {"every": 3},
+    "execution": {"engine": "serial"},
+}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("mynet.py").write_text(MODEL)
+    return tmp_path
+
+
+def write(**settings) -> None:
+    Path("recipe.yaml").write_text(yaml.safe_dump({**RECIPE, **settings}))
+
+
+def files(folder: str) -> dict[str, bytes]:
+    """What must be the same: all but times, the machine, and how the run went."""
+    path = Path(folder)
+    names = ["metrics.jsonl", "clients.jsonl", "model.safetensors", "partition.npz"]
+    names += sorted(str(part.relative_to(path)) for part in path.glob("forgetting/*"))
+    return {name: (path / name).read_bytes() for name in names}
+
+
+def stop_after(fedrecall, monkeypatch, rounds: int, *words: object) -> None:
+    """Run a command that is interrupted after some of its rounds."""
+    left = [rounds]
+
+    def watch(self, line) -> None:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedrecall.simulation.progress.ProgressLine.__call__", watch)
+        assert fedrecall(*words).code == 130
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedadam", "moon", "local_only"])
+def test_interrupted_and_resumed_is_uninterrupted(algorithm, fedrecall, place, monkeypatch) -> None:
+    write(algorithm=algorithm, forgetting={"every": 0} if algorithm == "local_only" else {"every": 4})
+    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+    stop_after(fedrecall, monkeypatch, 4, "run", "recipe.yaml", "--out", "stopped")
+    summary = json.loads(Path("stopped/summary.json").read_text())
+    assert (summary["status"], summary["rounds_done"]) == ("interrupted", 4)
+    stop_after(fedrecall, monkeypatch, 1, "resume", "stopped")
+    stop_after(fedrecall, monkeypatch, 4, "resume", "stopped")
+    done = fedrecall("resume", "stopped", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    if algorithm == "local_only":
+        assert Path("stopped/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
+    else:
+        assert files("stopped") == files("whole")
+    assert json.loads(Path("stopped/summary.json").read_text())["status"] == "finished"
+    events = [json.loads(line) for line in Path("stopped/events.jsonl").read_text().splitlines()]
+    assert [event["round"] for event in events if event["event"] == "resume"] == [4, 5, 9]
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(fedrecall, place) -> None:
+    write(algorithm="scaffold")
+    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+    # As SIGKILL leaves it after round 8: lines and states of rounds 7 and 8, half a line, checkpoint 6.
+    assert fedrecall("run", "recipe.yaml", "rounds=8", "--out", "killed", "--quiet").code == 0
+    folder = Path("killed")
+    for name in ("round-000008.json", "round-000008.safetensors"):
+        (folder / "checkpoints" / name).unlink()
+    (folder / "summary.json").unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 9, "cli')
+    done = fedrecall("resume", "killed", "rounds=12", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    ours, theirs = files("killed"), files("whole")
+    assert ours["model.safetensors"] == theirs["model.safetensors"]
+    # Of the shorter run, rounds 7 and 8 were the last and tested; they are made again, as of the longer one.
+    assert ours["metrics.jsonl"] == theirs["metrics.jsonl"]
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(fedrecall, place) -> None:
+    write()
+    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+    assert fedrecall("run", "recipe.yaml", "rounds=9", "--out", "half", "--quiet").code == 0
+    newest = Path("half/checkpoints/round-000009.safetensors")
+    newest.write_bytes(newest.read_bytes()[:-7])
+    done = fedrecall("resume", "half", "rounds=12", "--quiet")
+    assert done.code == 0
+    assert "round-000009.safetensors' is damaged" in done.out
+    assert files("half")["model.safetensors"] == files("whole")["model.safetensors"]
+
+
+def test_a_checkpoint_whose_client_state_is_damaged_is_passed_over(fedrecall, place) -> None:
+    write(algorithm="scaffold")
+    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+    assert fedrecall("run", "recipe.yaml", "rounds=9", "--out", "half", "--quiet").code == 0
+    state = sorted(Path("half/clients").glob("*/*-round-000009.safetensors"))[0]
+    state.write_bytes(state.read_bytes()[:-7])
+    done = fedrecall("resume", "half", "rounds=12", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"the state of client \d+ after round 9 is missing or damaged", done.out)
+    assert files("half")["model.safetensors"] == files("whole")["model.safetensors"]
+
+
+def test_a_run_without_a_checkpoint_starts_again(fedrecall, place) -> None:
+    write()
+    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+    assert fedrecall("run", "recipe.yaml", "rounds=2", "--out", "young", "--quiet").code == 0
+    for path in Path("young/checkpoints").iterdir():
+        path.unlink()
+    assert fedrecall("resume", "young", "rounds=12", "--quiet").code == 0
+    assert files("young") == files("whole")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["rounds=3"], "has all its 3 rounds; rounds=N makes it longer"),
+        (["local.lr=0.3"], "'local.lr=0.3' is given, but a resumed run may change rounds"),
+        (["--engine", "vectorised", "rounds=4"], "'vectorised'"),
+    ],
+)
+def test_what_cannot_be_resumed_is_said_in_a_sentence(words, sentence, fedrecall, place) -> None:
+    write(model={"name": "mlp", "hidden": [8]})
+    assert fedrecall("run", "recipe.yaml", "rounds=3", "--out", "done", "--quiet").code == 0
+    before = {path: path.read_bytes() for path in Path("done").rglob("*") if path.is_file()}
+    done = fedrecall("resume", "done", *words)
+    assert done.code == 2
+    assert sentence in done.err
+    assert {path: path.read_bytes() for path in Path("done").rglob("*") if path.is_file()} == before
+
+
+def test_another_recipe_or_version_needs_force(fedrecall, place, monkeypatch) -> None:
+    write()
+    assert fedrecall("run", "recipe.yaml", "rounds=3", "--out", "done", "--quiet").code == 0
+    recipe = Path("done/recipe.yaml")
+    recipe.write_text(recipe.read_text().replace("lr: 0.05", "lr: 0.07"))
+    done = fedrecall("resume", "done", "rounds=4")
+    assert done.code == 2
+    assert "local.lr was 0.05 and is 0.07" in done.err
+    assert fedrecall("resume", "done", "rounds=4", "--force", "--quiet").code == 0
+    monkeypatch.setattr("fedrecall.simulation.resume.__version__", "99.0")
+    done = fedrecall("resume", "done", "rounds=5")
+    assert done.code == 2
+    assert "this is 99.0" in done.err
+
+
+def test_a_run_that_is_no_run_is_refused(fedrecall, place) -> None:
+    Path("nothing").mkdir()
+    done = fedrecall("resume", "nothing")
+    assert (done.code, done.out) == (2, "")
+    assert "is not a run's folder" in done.err
+
+
+def test_an_unfinished_run_is_offered_to_be_resumed(fedrecall, place, monkeypatch) -> None:
+    write()
+    stop_after(fedrecall, monkeypatch, 2, "run", "recipe.yaml", "--out", "stopped")
+    done = fedrecall("run", "recipe.yaml", "--out", "stopped")
+    assert done.code == 2
+    assert "fedrecall resume stopped" in done.err
+
+
+def test_a_second_process_is_kept_out_and_a_dead_one_is_not_waited_for(fedrecall, place) -> None:
+    write()
+    assert fedrecall("run", "recipe.yaml", "rounds=3", "--out", "done", "--quiet").code == 0
+    holder = RunFolder(Path("done"))
+    holder.lock()
+    done = fedrecall("resume", "done", "rounds=4")
+    assert done.code == 2
+    assert "another process is at work" in done.err
+    holder.close()
+    script = "import os, signal; from pathlib import Path; from fedrecall.runs.folder import RunFolder\n"
+    script += "RunFolder(Path('done')).lock(); os.kill(os.getpid(), signal.SIGKILL)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+    assert fedrecall("resume", "done", "rounds=4", "--quiet").code == 0
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_polite_signal_saves_first_and_says_how_to_go_on(kind, fedrecall, place) -> None:
+    write(rounds=100_000, checkpoint={"seconds": 1000})
+    words = ["run", "recipe.yaml", "--out", "stopped", "--quiet"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedrecall.cli.main", *words], stderr=subprocess.PIPE, text=True
+    )
+    metrics = Path("stopped/metrics.jsonl")
+    while not metrics.exists() or metrics.read_text().count("\n") < 3:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(kind)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    done = len(metrics.read_text().splitlines())
+    assert error.splitlines()[-1] == f"fedrecall: stopped after round {done}; go on with: fedrecall resume stopped"
+    assert checkpoint.newest(Path("stopped/checkpoints"))[0].round == done
+
+
+def rounds_of_killed() -> int:
+    metrics = Path("killed/metrics.jsonl")
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def wait_for_an_instant(instants: random.Random, process: subprocess.Popen) -> None:
+    """Somewhere in one of the next rounds, or at once, which is while something starts."""
+    until = time.monotonic() + instants.uniform(0, 60)
+    wanted = rounds_of_killed() + instants.choice([-100, 0, 1, 2, 3, 4])
+    while process.poll() is None and rounds_of_killed() <= wanted and time.monotonic() < until:
+        time.sleep(0.005)
+    time.sleep(instants.uniform(0, 0.2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedadam"])
+def test_sigkill_at_random_instants_changes_nothing(algorithm, fedrecall, place) -> None:
+    write(algorithm=algorithm, rounds=40, checkpoint={"every": 2}, forgetting={"every": 10})
+    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+    instants, words = random.Random(0), ["run", "recipe.yaml", "--out", "killed", "--quiet"]
+    for _ in range(20):
+        process = subprocess.Popen([sys.executable, "-m", "fedrecall.cli.main", *words], stderr=subprocess.DEVNULL)
+        wait_for_an_instant(instants, process)
+        process.kill()
+        process.wait()
+        if Path("killed/recipe.yaml").exists():
+            words = ["resume", "killed", "--quiet"]
+        elif Path("killed").exists():
+            shutil.rmtree("killed")
+    if not Path("killed/summary.json").exists():
+        assert fedrecall(*words).code == 0
+    assert files("killed") == files("whole")
+    assert not checkpoint.newest(Path("killed/checkpoints"))[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedadam"])
+def test_workers_killed_at_random_instants_change_nothing(algorithm, fedrecall, place, workers_of) -> None:
+    write(algorithm=algorithm, rounds=300, checkpoint={"every": 2}, forgetting={"every": 50})
+    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+    instants, words = random.Random(0), ["run", "recipe.yaml", "--out", "killed"]
+    kills, done = 0, False
+    while not done:
+        command = [sys.executable, "-m", "fedrecall.cli.main", *words, "--engine", "processes", "--workers", "2"]
+        process = subprocess.Popen([*command, "--quiet"], stderr=subprocess.PIPE, text=True)
+        try:
+            while kills < 20 and process.poll() is None:
+                wait_for_an_instant(instants, process)
+                workers = workers_of(process.pid)
+                if workers:
+                    os.kill(instants.choice(workers), signal.SIGKILL)
+                    kills += 1
+            _, error = process.communicate(timeout=600)
+        finally:
+            process.kill()
+        # By chance, the same client may be hit three times; then the run says so, and goes on when asked to.
+        done = process.returncode == 0
+        assert done or "ended its worker process 3 times" in error or "ended before they began" in error, error
+        words = ["resume", "killed"]
+    assert kills == 20
+    assert files("killed") == files("whole")
