@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from memory import measurable, printed_by
 
+from fedrecall.data.files import cifar as binary_files
 from fedrecall.data.sources import cifar, cifar10, cifar100
 from fedrecall.errors import InputError
 
@@ -29,7 +30,7 @@ LOADERS = {"cifar10": cifar10, "cifar100": cifar100}
 def unpacked(tmp_path, monkeypatch) -> Path:
     """The folder above both data sets, their files shortened to a few records of random bytes."""
     monkeypatch.delenv("FEDRECALL_DATA", raising=False)
-    monkeypatch.setattr(cifar, "PIECE", 7)  # does not divide the records
+    monkeypatch.setattr(binary_files, "PIECE", 7)  # does not divide the records
     random = np.random.default_rng(0)
     for name, (folder, files, classes) in SMALL.items():
         (tmp_path / folder).mkdir()

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedrecall.data.files import idx as files
 from fedrecall.data.sources import fashion_mnist, idx, mnist
 from fedrecall.errors import InputError
 
@@ -23,7 +24,7 @@ ALL = [*IMAGES.values(), *LABELS.values()]
 def folder(tmp_path, monkeypatch) -> Path:
     """A folder with the four files of a small MNIST."""
     monkeypatch.delenv("FEDRECALL_DATA", raising=False)
-    monkeypatch.setattr(idx, "PIECE", 5)  # does not divide 13 or 11
+    monkeypatch.setattr(files, "PIECE", 5)  # does not divide 13 or 11
     monkeypatch.setattr(idx, "MNIST", replace(idx.MNIST, counts=COUNTS))
     monkeypatch.setattr(idx, "FASHION_MNIST", replace(idx.FASHION_MNIST, counts=COUNTS))
     random = np.random.default_rng(0)
@@ -199,5 +200,5 @@ def test_a_file_without_permission_is_named(folder, monkeypatch) -> None:
 
 def test_the_second_time_nothing_is_decoded(folder, monkeypatch) -> None:
     mnist(folder)
-    monkeypatch.setattr(idx, "read_idx", None)
+    monkeypatch.setattr(files, "read_idx", None)
     assert len(mnist(folder).x_train) == 13

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedrecall.data.places import data_folder, data_root, npy_file, require
 from fedrecall.data.sources import DATASETS
-from fedrecall.data.sources.base import data_folder, data_root, npy_file, require
 from fedrecall.errors import InputError
 
 

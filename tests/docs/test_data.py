@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 
 from fedrecall import Federation
+from fedrecall.data.files.idx import FASHION_MNIST, MNIST
 from fedrecall.data.sources import DATASETS
-from fedrecall.data.sources.idx import FASHION_MNIST, MNIST
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 SECTIONS = dict(part.split("\n", 1) for part in PAGE.split("\n## ")[1:])

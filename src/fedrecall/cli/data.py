@@ -37,7 +37,7 @@ def data() -> None:
 def list_data(folder: str | None, as_json: bool) -> None:
     """The data sets: where from, how large, under which terms, and whether they are here and intact."""
     from fedrecall.data.catalogue import CATALOGUE
-    from fedrecall.data.sources.base import data_root
+    from fedrecall.data.places import data_root
 
     described = [described_entry(entry, folder) for entry in CATALOGUE.values()]
     if as_json:
@@ -74,7 +74,7 @@ def fetch_data(name: str, to: str | None, quiet: bool, as_json: bool) -> None:
 def verify_data(names: tuple[str, ...], folder: str | None, as_json: bool) -> None:
     """Read every file of the data sets NAME (default: of all that are here) and say whether they are intact."""
     from fedrecall.data.catalogue import CATALOGUE, find, state
-    from fedrecall.data.sources.base import data_root
+    from fedrecall.data.places import data_root
 
     entries = [find(name) for name in names] or list(CATALOGUE.values())
     states = {entry.name: state(entry, folder) for entry in entries}

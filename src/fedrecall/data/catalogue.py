@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from fedrecall.data.download import absent_again, fetch, unpack
-from fedrecall.data.sources.base import data_folder, data_root
-from fedrecall.data.sources.cifar import CIFAR10, CIFAR100
-from fedrecall.data.sources.fashion_mini import fashion_mini
-from fedrecall.data.sources.idx import FASHION_MNIST, MNIST, OtherLabelsError
+from fedrecall.data.files.cifar import CIFAR10, CIFAR100
+from fedrecall.data.files.idx import FASHION_MNIST, MNIST, OtherLabelsError
+from fedrecall.data.places import data_folder, data_root
 from fedrecall.errors import InputError, nearest
+from fedrecall.safe_parsing import arrays
 
 CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz"
 CIFAR_TERMS = "no licence stated; cite Krizhevsky 2009"
@@ -96,7 +96,7 @@ class ShippedFile:
         return ["fashion_mini.npz"]
 
     def check(self, folder: str | Path | None = None) -> None:
-        fashion_mini()
+        arrays(self.place(folder) / "fashion_mini.npz")
 
 
 ENTRIES = (

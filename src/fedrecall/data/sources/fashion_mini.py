@@ -6,21 +6,9 @@ from importlib import resources
 
 import numpy as np
 
+from fedrecall.data.files.idx import FASHION_CLASSES
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images
-
-FASHION_CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
 
 
 def fashion_mini() -> DataSet:

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from fedrecall.data.cache import decoded
-from fedrecall.data.sources.base import DataSet, data_folder, npy_file
+from fedrecall.data.places import data_folder, npy_file
+from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images
 from fedrecall.errors import InputError
 

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
 from fedrecall.data.cache import decoded
-from fedrecall.data.sources.base import DataSet, data_root
+from fedrecall.data.places import data_root
+from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images, Plain, channels_last, normalised
 from fedrecall.errors import InputError, nearest
 

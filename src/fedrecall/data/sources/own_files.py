@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fedrecall.atomic_files import told as written
-from fedrecall.data.sources.base import data_root
+from fedrecall.data.places import data_root
 from fedrecall.data.transform import Images, Plain, normalised
 from fedrecall.errors import InputError
 from fedrecall.options import Positive, Whole

@@ -1,0 +1,174 @@
+"""The four idx files of MNIST and Fashion-MNIST, plain or compressed.
+
+An idx file of bytes is: two zero bytes, 8, the number of dimensions, each dimension in four bytes, then the bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedrecall.data.cache import decoded
+from fedrecall.data.places import data_folder, npy_file, require
+from fedrecall.errors import InputError
+
+FASHION_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+SIDE = 28
+
+
+PIECE = 1000  # images in memory at a time
+
+
+PREFIX = {"train": "train", "test": "t10k"}
+
+
+class OtherLabelsError(InputError):
+    """The file is sound, but it is not of this data set."""
+
+
+@dataclass(frozen=True)
+class IdxFiles:
+    """A data set of 28 x 28 grey images: where its files are, and what they must hold."""
+
+    name: str
+    folders: tuple[str, ...]  # below the data folder, the first is where `data fetch` puts the files
+    counts: Mapping[str, tuple[int, ...]]  # the images of each class, in "train" and in "test"
+    class_names: tuple[str, ...]
+    mean: float
+    std: float
+
+    def place(self, folder: str | Path | None) -> Path:
+        return data_folder(self.name, folder, *self.folders, fetched=True)
+
+    def file_names(self) -> list[str]:
+        """Every spelling of the names of the files."""
+        stems = (file for split in PREFIX for file in (images_file(split), labels_file(split)))
+        return [spelling for stem in stems for spelling in spellings(stem)]
+
+    def check(self, folder: str | Path | None = None) -> None:
+        """Read every file; the first that is missing or damaged is an error that names it."""
+        place = self.place(folder)
+        for split in PREFIX:
+            for _ in self.images(place, split):
+                pass
+            self.labels(place, split)
+
+    def arrays(self, folder: str | Path | None) -> dict[str, np.ndarray]:
+        """x_train, y_train, x_test and y_test, from the cache."""
+        place = self.place(folder)
+        files = [self.find(place, name(split)) for split in PREFIX for name in (images_file, labels_file)]
+
+        def decode(target: Path) -> None:
+            for split, counts in self.counts.items():
+                with npy_file(target / f"x_{split}.npy", (sum(counts), SIDE, SIDE, 1)) as file:
+                    for images in self.images(place, split):
+                        file.write(images.data)
+                np.save(target / f"y_{split}.npy", self.labels(place, split))
+
+        return decoded(self.name, files, decode)
+
+    def images(self, place: Path, split: str) -> Iterator[np.ndarray]:
+        return read_idx(self.find(place, images_file(split)), (sum(self.counts[split]), SIDE, SIDE))
+
+    def labels(self, place: Path, split: str) -> np.ndarray:
+        path = self.find(place, labels_file(split))
+        labels = np.concatenate(list(read_idx(path, (sum(self.counts[split]),))))
+        if labels.max() >= len(self.class_names):
+            raise InputError(f"{path} has a label {labels.max()}, expected 0 to {len(self.class_names) - 1}.")
+        # Data sets of this layout have the same file names: their class counts tell them apart.
+        found = np.bincount(labels, minlength=len(self.class_names)).tolist()
+        if found != list(self.counts[split]):
+            raise OtherLabelsError(f"{path} is not of {self.name}: of its classes it has {found} images.")
+        return labels.astype(np.int64)
+
+    def find(self, place: Path, stem: str) -> Path:
+        found = (place / spelling for spelling in spellings(stem) if (place / spelling).is_file())
+        return next(found, None) or require(place / stem, fetched=self.name)
+
+
+def images_file(split: str) -> str:
+    return f"{PREFIX[split]}-images-idx3-ubyte"
+
+
+def labels_file(split: str) -> str:
+    return f"{PREFIX[split]}-labels-idx1-ubyte"
+
+
+def spellings(stem: str) -> list[str]:
+    dotted = stem.replace("-idx", ".idx")
+    return [stem, f"{stem}.gz", dotted, f"{dotted}.gz"]
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """The items of an idx file of bytes that must have this shape, some at a time.
+
+    No more is unpacked than the shape asks for, whatever a compressed file holds.
+    """
+    size = math.prod(shape)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            check_header(path, file.read(4 + 4 * len(shape)), shape)
+            for start in range(0, shape[0], PIECE):
+                piece = (min(PIECE, shape[0] - start), *shape[1:])
+                content = file.read(math.prod(piece))
+                if len(content) < math.prod(piece):
+                    raise InputError(f"{path} ends before {size} bytes of content; get it again.")
+                yield np.frombuffer(content, np.uint8).reshape(piece)
+            if file.read(1):
+                raise InputError(f"{path} goes on after {size} bytes of content; get it again.")
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def check_header(path: Path, header: bytes, shape: tuple[int, ...]) -> None:
+    magic = bytes([0, 0, 8, len(shape)])
+    if header[:4] != magic:
+        raise InputError(f"{path} begins with {header[:4].hex()}, expected {magic.hex()}; get it again.")
+    if len(header) < 4 + 4 * len(shape):
+        raise InputError(f"{path} ends within its header; get it again.")
+    found = struct.unpack(f">{len(shape)}I", header[4:])
+    if found != shape:
+        raise InputError(f"{path} has the dimensions {found}, expected {shape}.")
+
+
+MNIST = IdxFiles(
+    name="mnist",
+    folders=("mnist", "MNIST/raw"),
+    counts={
+        "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+        "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+    },
+    class_names=tuple("0123456789"),
+    mean=0.1307,
+    std=0.3081,
+)
+
+
+FASHION_MNIST = IdxFiles(
+    name="fashion_mnist",
+    folders=("fashion-mnist", "FashionMNIST/raw"),
+    counts={"train": (6000,) * 10, "test": (1000,) * 10},
+    class_names=FASHION_CLASSES,
+    mean=0.2860,
+    std=0.3530,
+)
