@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from fedrecall import Federation, Iid, Local, federate
-from fedrecall.report.page import write_report
+from fedrecall import Federation, Iid, Local, federate, write_report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
 from chromium import Chromium

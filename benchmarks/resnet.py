@@ -19,11 +19,11 @@ import torch
 from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Images, Local
-from fedrecall.client.work import Job, Task
+from fedrecall.client.work import Job, TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.models.resnet import resnet18
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles
 
 STEPS, BATCH = 3, 64
 
@@ -57,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     make = partial(resnet18, (3, 32, 32), 10)
     local = Local(steps=STEPS, batch_size=BATCH, lr=0.01, weight_decay=0.0, threads=chosen.threads)
     with tempfile.TemporaryDirectory() as folder:
-        worker = Worker(Job(make, FedAvg(), CrossEntropy(), local, 0), federation, ClientStore(Path(folder)))
+        worker = Worker(Job(make, FedAvg(), CrossEntropy(), local, 0), federation, StateFiles(Path(folder)))
         worker.publish({"w": worker.flat.w.clone()}, worker.flat.buffers())
         model = make().to(memory_format=torch.channels_last)
         times: dict[str, list[float]] = {"bare": [], "ours": []}
         for cycle in range(chosen.cycles + 1):  # the first warms up
             plain = bare(model, torch.from_numpy(x), torch.from_numpy(y))
             start = time.perf_counter()
-            result = worker.run(Task("train", 1, 0, 0, local.lr))
+            result = worker.run(TrainTask(1, 0, 0, local.lr))
             ours = (time.perf_counter() - start) / STEPS
             assert result.steps == STEPS
             if cycle:

@@ -24,7 +24,7 @@ from fedrecall.client.worker import Worker
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.measure.training_cost import flops_per_sample
 from fedrecall.models.lenet import lenet
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles
 from work import WORKS, data
 
 REPEATS = 200
@@ -72,7 +72,7 @@ def worker_for(name: str, step: str, folder: str) -> tuple[Worker, Tensor, Tenso
     )
     local = Local(steps=work.steps, batch_size=work.batch_size, lr=work.lr, weight_decay=0.0, step=step)
     make = (lambda: lenet((3, 32, 32), 10)) if work.model == "lenet" else (lambda: torch.nn.Linear(512, 10))
-    worker = Worker(Job(make, FedAvg(), CrossEntropy(), local, 0), federation, ClientStore(Path(folder)))
+    worker = Worker(Job(make, FedAvg(), CrossEntropy(), local, 0), federation, StateFiles(Path(folder)))
     worker.publish({"w": worker.flat.w.clone()}, worker.flat.buffers())
     samples, target = federation.train.gather(torch.arange(work.batch_size))
     return worker, samples, target

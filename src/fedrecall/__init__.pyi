@@ -24,9 +24,12 @@ from .data.partition import Classwise, Dirichlet, Iid, Natural, Shards
 from .data.transform import Images, Plain
 from .errors import InputError
 from .front.diagnose import Diagnosis, diagnose
-from .front.federate import Run, federate
+from .front.execute import write_report
+from .front.federate import federate
+from .front.run import Run
 from .labels import Labels, class_proportions
 from .losses import WSMLoss, reweighted_cross_entropy
+from .measure.watcher import Round, Watcher
 from .objectives import WSM, CrossEntropy, FedLC, FedNTD, FedRS, FedVLS, Mask, Objective
 from .recipe.settings import Local
 from .version import __version__
@@ -68,13 +71,16 @@ __all__ = [
     "Objective",
     "Plain",
     "Population",
+    "Round",
     "Run",
     "Scaffold",
     "Shards",
     "WSMLoss",
+    "Watcher",
     "__version__",
     "class_proportions",
     "diagnose",
     "federate",
     "reweighted_cross_entropy",
+    "write_report",
 ]

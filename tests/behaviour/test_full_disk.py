@@ -24,8 +24,9 @@ from safetensors.torch import save_file
 from fedrecall.atomic_files import remove_leftovers, whole, write_whole
 from fedrecall.cli import main as cli
 from fedrecall.errors import WriteError
+from fedrecall.measure.watcher import Round
 from fedrecall.runs import checkpoint
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.folder import RunFolder
 from fedrecall.simulation.progress import ProgressLine
 
@@ -63,12 +64,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def fill_after(round: int, most: Callable[[], int], patch: pytest.MonkeyPatch) -> None:
     """From the end of this round on, no file can become larger than that."""
 
-    def watch(self: ProgressLine, line: dict[str, Any]) -> None:
-        if line["round"] == round:
+    def watch(self: ProgressLine, seen: Round) -> None:
+        if seen.number == round:
             hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
             resource.setrlimit(resource.RLIMIT_FSIZE, (most(), hard))
 
-    patch.setattr(ProgressLine, "__call__", watch)
+    patch.setattr(ProgressLine, "after", watch)
 
 
 def size_of(name: str) -> int:
@@ -128,18 +129,18 @@ def check_nothing_is_half_written(safe: int) -> None:
 SCRIPT = """
 import resource, sys
 from pathlib import Path
-from fedrecall import cli
-from fedrecall.progress import ProgressLine
+from fedrecall.cli.main import main
+from fedrecall.simulation.progress import ProgressLine
 
-def watch(self, line):
-    if line["round"] == 3:  # here and in the workers
+def watch(self, round):
+    if round.number == 3:  # here and in the workers
         children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children"))
         for pid in [0, *map(int, children.split())]:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
 
-ProgressLine.__call__ = watch
+ProgressLine.after = watch
 sys.argv = ["fedrecall", "run", "recipe.yaml", "--out", "full", *sys.argv[1:]]
-cli.main()
+main()
 """
 
 
@@ -194,7 +195,7 @@ def test_safetensors_tell_of_a_full_disk_as_others_do(place: Path) -> None:
         with whole(place / "a.safetensors") as beside:
             save_file({"w": torch.zeros(1000)}, beside)
     with pytest.raises(WriteError, match="cannot be written: File too large"):
-        ClientStore(place / "clients").put(3, 1, {"c": torch.zeros(1000)})
+        StateFiles(place / "clients").put(3, 1, {"c": torch.zeros(1000)})
     assert not [path for path in place.rglob("*") if path.is_file()]
 
 

@@ -19,15 +19,18 @@ from hypothesis import strategies as st
 
 from fedrecall import Run
 from fedrecall.data import sources
-from fedrecall.data.sources import cifar, idx
-from fedrecall.front.federate import load_federation, recipe_experiment
+from fedrecall.data.files import cifar, idx
+from fedrecall.data.sources import cifar as cifar_source
+from fedrecall.data.sources import idx as idx_source
+from fedrecall.front.execute import load_federation, recipe_experiment
 from fedrecall.models.mlp import mlp
 from fedrecall.models.weights import check_weights, read_weights
 from fedrecall.recipe.layers import load as load_recipe
+from fedrecall.recipe.names import titles
 from fedrecall.report.comparison import group
 from fedrecall.report.page.page import page
 from fedrecall.runs import checkpoint
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import load
 from fedrecall.simulation.loop import carry_out
@@ -149,7 +152,7 @@ def spoiled(draw: st.DrawFn, arrays: dict[str, np.ndarray]) -> bytes:
 def reported(home: Path, data: st.DataObject) -> None:
     run = damaged(data, home)
     with refused_or_fine(home):
-        page(group([load(run)]))
+        page(group([load(run)], titles()))
 
 
 def read_back(home: Path, data: st.DataObject) -> None:
@@ -165,7 +168,7 @@ def read_back(home: Path, data: st.DataObject) -> None:
     with refused_or_fine(home):
         for path in (run / "clients").rglob("*.safetensors"):
             client, version = (int(path.stem.split("-")[place]) for place in (1, 3))
-            ClientStore(run / "clients").get(client, version)
+            StateFiles(run / "clients").get(client, version)
 
 
 def resumed(home: Path, data: st.DataObject) -> None:
@@ -231,7 +234,7 @@ def an_idx(data: st.DataObject, place: Path) -> Callable[[], object]:
         write(place / idx.images_file(split), b"\0\0\x08\x03" + struct.pack(">III", 2, 28, 28) + bytes(2 * 784))
         write(place / idx.labels_file(split), b"\0\0\x08\x01" + struct.pack(">I", 2) + b"\0\1")
     spoil(data, place)
-    return lambda: idx.data_set(GREY, place.parent)
+    return lambda: idx_source.data_set(GREY, place.parent)
 
 
 def a_cifar(data: st.DataObject, place: Path) -> Callable[[], object]:
@@ -239,7 +242,7 @@ def a_cifar(data: st.DataObject, place: Path) -> Callable[[], object]:
         write(place / name, bytes(COLOUR.record * count))
     write(place / "names.txt", b"cat\ndog\n")
     spoil(data, place)
-    return lambda: cifar.data_set(COLOUR, place.parent, "y", True, "cifar10")
+    return lambda: cifar_source.data_set(COLOUR, place.parent, "y", True, "cifar10")
 
 
 def a_leaf(data: st.DataObject, place: Path) -> Callable[[], object]:

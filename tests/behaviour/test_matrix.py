@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from fedrecall import WSM, Federation, InputError, Local, federate
 from fedrecall.algorithms import ALGORITHMS
-from fedrecall.client.work import Job, Result, Task
+from fedrecall.client.work import Job, TrainResult, TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.objectives import OBJECTIVES
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles
 from fedrecall.vector import Tensors
 
 NORMS = {"batch": lambda: nn.BatchNorm2d(4), "group": lambda: nn.GroupNorm(2, 4), "none": nn.Identity}
@@ -105,14 +105,14 @@ def test_a_run_is_finite_and_the_same_twice(federation, tmp_path, algorithm, obj
         assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
 
 
-def rounds_of(worker: Worker, orders: list[list[int]], local: Local) -> dict[tuple[int, int], Result]:
+def rounds_of(worker: Worker, orders: list[list[int]], local: Local) -> dict[tuple[int, int], TrainResult]:
     """Two rounds of training tasks in a worker, each in the given order of the clients."""
     algorithm, results = worker.job.algorithm, {}
     server, buffers = algorithm.init(worker.flat.w.clone()), worker.flat.buffers()
     for t, clients in enumerate(orders, start=1):
         worker.publish(algorithm.broadcast(server), buffers)
         for client in clients:
-            task = Task("train", t, 0, client, local.rate(t, 2), state_version=t - 1 if stateful(worker) else 0)
+            task = TrainTask(t, 0, client, local.rate(t, 2), state_version=t - 1 if stateful(worker) else 0)
             results[t, client] = worker.run(task)
         # Any server will do for the second round, if it is another one, and if control variates are not zero.
         random = torch.Generator().manual_seed(1)
@@ -122,7 +122,7 @@ def rounds_of(worker: Worker, orders: list[list[int]], local: Local) -> dict[tup
 
 
 def stateful(worker: Worker) -> bool:
-    return any(worker.store.folder.rglob("*.safetensors"))
+    return any(worker.states.folder.rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize(("algorithm", "objective", "norm"), DEFINED)
@@ -133,15 +133,14 @@ def test_clients_leave_nothing_to_those_after_them(federation, tmp_path, algorit
         orders = [[[0, 2, 3], [0, 2, 3]], [[3, 0, 2], [2, 3, 0]]]
     local = settings(algorithm, objective)
     job = Job(lambda: copy.deepcopy(net(norm)), ALGORITHMS[algorithm](), KINDS[objective], local, seed=7)
-    stores = [ClientStore(tmp_path / name) for name in ("a", "b")]
+    stores = [StateFiles(tmp_path / name) for name in ("a", "b")]
     results = [rounds_of(Worker(job, federation, store), order, local) for store, order in zip(stores, orders)]
     assert results[0].keys() == results[1].keys()
     for key, expected in results[0].items():
         found = results[1][key]
         assert_same(found.sent, expected.sent)
         assert_same(found.buffers, expected.buffers)
-        assert found.metrics == expected.metrics
-        assert (found.n, found.steps, found.state) == (expected.n, expected.steps, expected.state)
+        assert found.scalars() == expected.scalars()
         if expected.state:
             states = [store.get(key[1], expected.state) for store in stores]
             assert_same(*states)

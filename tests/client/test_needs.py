@@ -24,9 +24,9 @@ from fedrecall import (
     Objective,
     Scaffold,
 )
-from fedrecall.client.work import Job, Task
+from fedrecall.client.work import Job, TrainTask
 from fedrecall.client.worker import Worker
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles
 from fedrecall.vector import FlatModel, Tensors
 
 STEPS = 3
@@ -65,7 +65,7 @@ def worker(federation, calls, tmp_path: Path) -> MakeWorker:
     def make(algorithm: Algorithm, objective: Objective, **options) -> Worker:
         local = Local(steps=STEPS, batch_size=6, lr=0.1)
         job = Job(lambda: Watched(calls), algorithm, objective, local, seed=5, **options)
-        made = Worker(job, federation, ClientStore(tmp_path / "store"))
+        made = Worker(job, federation, StateFiles(tmp_path / "store"))
         made.publish(algorithm.broadcast(algorithm.init(made.flat.w.clone())), made.flat.buffers())
         calls.clear()
         return made
@@ -98,21 +98,21 @@ def test_other_models_are_asked_once_a_step_and_only_if_needed(
     worker, calls, algorithm, objective, first, second
 ) -> None:
     made = worker(algorithm, objective)
-    version = made.run(Task("train", 1, 0, 0, 0.1)).state
+    version = made.run(TrainTask(1, 0, 0, 0.1)).state
     assert passes(calls) == first
     assert sum(training for _, training, _ in calls) == STEPS
     calls.clear()
-    made.run(Task("train", 2, 0, 0, 0.1, state_version=version))
+    made.run(TrainTask(2, 0, 0, 0.1, state_version=version))
     assert passes(calls) == second
     assert sum(training for _, training, _ in calls) == STEPS
 
 
 def test_a_client_in_its_first_round_has_no_previous_model_even_after_others_had(worker, calls) -> None:
     made = worker(Moon(), CrossEntropy())
-    version = made.run(Task("train", 1, 0, 0, 0.1)).state
-    made.run(Task("train", 2, 0, 0, 0.1, state_version=version))
+    version = made.run(TrainTask(1, 0, 0, 0.1)).state
+    made.run(TrainTask(2, 0, 0, 0.1, state_version=version))
     calls.clear()
-    made.run(Task("train", 2, 1, 1, 0.1))
+    made.run(TrainTask(2, 1, 1, 0.1))
     assert passes(calls) == [STEPS]
 
 
@@ -149,9 +149,9 @@ def test_the_teacher_is_the_sent_model_in_eval_mode_on_the_same_batch(worker, ca
     made = worker(FedAvg(), Listening(heard), batch_norm=policy)
     net, server, buffers = published(made)
     made.publish(server, buffers)
-    made.run(Task("train", 1, 0, 1, 0.1))  # another client before, who leaves nothing behind
+    made.run(TrainTask(1, 0, 1, 0.1))  # another client before, who leaves nothing behind
     heard.clear(), calls.clear()
-    made.run(Task("train", 1, 1, 0, 0.1))
+    made.run(TrainTask(1, 1, 0, 0.1))
     batches = [x for _, training, x in calls if training]
     assert len(heard) == len(batches) == STEPS
     for x, teacher in zip(batches, heard):
@@ -165,7 +165,7 @@ def test_the_teacher_is_the_sent_model_in_eval_mode_on_the_same_batch(worker, ca
 def test_with_local_statistics_the_teacher_has_those_that_the_client_starts_with(worker, calls) -> None:
     heard: list[Tensor] = []
     made = worker(FedAvg(), Listening(heard), batch_norm="local")
-    version = made.run(Task("train", 1, 0, 0, 0.1)).state
+    version = made.run(TrainTask(1, 0, 0, 0.1)).state
     net = Watched([])
     net.load_state_dict(copy.deepcopy(made.flat.module.state_dict()))  # the client after its first round
     other, server, buffers = published(made)
@@ -174,7 +174,7 @@ def test_with_local_statistics_the_teacher_has_those_that_the_client_starts_with
         for mine, sent in zip(net.parameters(), other.parameters()):
             mine.copy_(sent)
     heard.clear(), calls.clear()
-    made.run(Task("train", 2, 0, 0, 0.1, state_version=version))
+    made.run(TrainTask(2, 0, 0, 0.1, state_version=version))
     for x, teacher in zip([x for _, training, x in calls if training], heard, strict=True):
         with torch.no_grad():
             torch.testing.assert_close(teacher, net.eval()(x), rtol=1e-5, atol=1e-6)
@@ -202,14 +202,14 @@ def features_of(net: Watched, x: Tensor, named: str | None) -> Tensor:
 def test_features_are_of_the_sent_model_and_of_the_clients_own_of_before(worker, calls, named) -> None:
     seen: list[tuple[Tensor, ...]] = []
     made = worker(Remembering(seen, representation=named), CrossEntropy())
-    version = made.run(Task("train", 1, 0, 0, 0.1)).state
+    version = made.run(TrainTask(1, 0, 0, 0.1)).state
     before = Watched([])
     before.load_state_dict(copy.deepcopy(made.flat.module.state_dict()))
     assert all(torch.equal(sent, previous) for _, sent, previous in seen)
     net, server, buffers = published(made)
     made.publish(server, buffers)
     seen.clear(), calls.clear()
-    made.run(Task("train", 2, 0, 0, 0.1, state_version=version))
+    made.run(TrainTask(2, 0, 0, 0.1, state_version=version))
     for x, (_, sent, previous) in zip([x for _, training, x in calls if training], seen, strict=True):
         torch.testing.assert_close(sent, features_of(net.eval(), x, named), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(previous, features_of(before.eval(), x, named), rtol=1e-5, atol=1e-6)

@@ -17,12 +17,12 @@ from torch.nn import functional as F
 from fedrecall import Algorithm, CrossEntropy, FedAvg, Federation, InputError, Local
 from fedrecall.client.batches import batches
 from fedrecall.client.sgd import SGD
-from fedrecall.client.work import Job, Result, Task
+from fedrecall.client.work import EvaluateTask, Job, TrainResult, TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.models.build import refuse_broken_convolutions
 from fedrecall.recipe.settings import Schedule
 from fedrecall.rng import Shuffle
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles
 from fedrecall.vector import Tensors
 
 SIZES = (40, 24, 30)  # training samples of the three clients; a quarter more is for validation
@@ -63,13 +63,13 @@ def worker(
 ) -> Worker:
     settings = Local(**{"epochs": 2, "batch_size": 8, "lr": 0.1, "momentum": 0.9, **local})
     job = Job(model, algorithm or FedAvg(), CrossEntropy(), settings, seed=5)
-    made = Worker(job, federation or vectors(), ClientStore(Path(tempfile.mkdtemp())))
+    made = Worker(job, federation or vectors(), StateFiles(Path(tempfile.mkdtemp())))
     made.publish(job.algorithm.broadcast(job.algorithm.init(made.flat.w.clone())), made.flat.buffers())
     return made
 
 
-def train(made: Worker, client: int, round: int = 1, **options) -> Result:
-    return made.run(Task("train", round, 0, client, made.job.local.lr, **options))
+def train(made: Worker, client: int, round: int = 1, **options) -> TrainResult:
+    return made.run(TrainTask(round, 0, client, made.job.local.lr, **options))
 
 
 def orders(samples: int, **local) -> list[np.ndarray]:
@@ -188,16 +188,16 @@ def test_one_client_leaves_nothing_to_the_next() -> None:
 def test_an_evaluation_leaves_nothing_to_the_next_client() -> None:
     alone = train(worker(noisy), 1)
     made = worker(noisy)
-    made.run(Task("evaluate", 1, 0, split="validation", stop=20))
+    made.run(EvaluateTask(1, 0, split="validation", stop=20))
     assert torch.equal(train(made, 1).sent["w"], alone.sent["w"])
 
 
 def test_a_client_leaves_the_published_model_to_evaluation() -> None:
-    task = Task("evaluate", 1, 0, split="validation", stop=23)
-    expected = worker(noisy).run(task).metrics["nll"]
+    task = EvaluateTask(1, 0, split="validation", stop=23)
+    expected = worker(noisy).run(task).predictions.nll
     made = worker(noisy)
     train(made, 0)
-    assert (made.run(task).metrics["nll"] == expected).all()
+    assert (made.run(task).predictions.nll == expected).all()
 
 
 def test_training_does_not_touch_torchs_generator() -> None:
@@ -220,11 +220,11 @@ def test_the_probe_is_the_trained_model_on_the_pooled_validation_data() -> None:
     result = train(made, 2, probe=True)
     source, positions = made.federation.pool("validation")
     # Once with the client's statistics, once with those it was sent.
-    for name, buffers in (("correct", result.buffers), ("correct_global_statistics", made.buffers)):
+    for name, buffers in (("correct", result.buffers), ("with_global_statistics", made.buffers)):
         made.flat.load(result.sent["w"], buffers)
         with torch.no_grad():
             logits = loaded(noisy(), made)(torch.from_numpy(np.array(source.x[positions])))
-        assert (result.metrics[name] == (logits.argmax(1).numpy() == source.y[positions])).all()
+        assert (getattr(result.probe, name) == (logits.argmax(1).numpy() == source.y[positions])).all()
     assert len(positions) == 10 + 6 + 7
 
 
@@ -233,7 +233,7 @@ def test_the_probe_does_not_change_what_is_sent() -> None:
     without, probed = train(made, 2), train(made, 2, probe=True)
     assert torch.equal(without.sent["w"], probed.sent["w"])
     assert torch.equal(without.buffers["b"], probed.buffers["b"])
-    assert "correct" not in without.metrics
+    assert without.probe is None
 
 
 class Sensitive(nn.Linear):
@@ -249,10 +249,12 @@ def test_evaluation_does_not_depend_on_the_parts(size: int) -> None:
     random = np.random.default_rng(0)
     test = random.normal(size=(1500, 6)).astype(np.float32), random.integers(0, 3, 1500)
     made = worker(lambda: Sensitive(6, 3), federation=Federation.from_clients([test], test=test))
-    whole = made.run(Task("evaluate", 1, 0, split="test", stop=1500)).metrics
-    tasks = [Task("evaluate", 1, 0, split="test", start=at, stop=at + size) for at in range(0, 1500, size)]
+    whole = made.run(EvaluateTask(1, 0, split="test", stop=1500)).predictions
+    tasks = [EvaluateTask(1, 0, split="test", start=at, stop=at + size) for at in range(0, 1500, size)]
     for name in ("nll", "correct", "confidence"):
-        assert (np.concatenate([made.run(task).metrics[name] for task in tasks]) == whole[name]).all()
+        assert (
+            np.concatenate([getattr(made.run(task).predictions, name) for task in tasks]) == getattr(whole, name)
+        ).all()
 
 
 def test_what_a_model_draws_is_a_function_of_round_and_client() -> None:

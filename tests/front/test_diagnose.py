@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedrecall import WSM, Federation, InputError, Local, diagnose, federate
-from fedrecall.front.federate import load_federation, recipe_experiment
+from fedrecall.front.execute import load_federation, recipe_experiment
 from fedrecall.recipe.layers import load as load_recipe
 from fedrecall.runs.folder import RunFolder
 from fedrecall.simulation.loop import carry_out

@@ -25,6 +25,7 @@ from fedrecall import (
     Run,
     federate,
 )
+from fedrecall.client.work import Predictions
 from fedrecall.measure import evaluator as evaluation
 from fedrecall.measure.metrics import METRICS, calibration_error, client_metrics, pooled_metrics
 from fedrecall.measure.training_cost import Operations, Updates, samples_trained
@@ -88,8 +89,8 @@ def test_a_diverged_model_has_no_calibration_error() -> None:
 
 
 def test_macro_accuracy_weighs_classes_alike() -> None:
-    judged = {"correct": np.array([1, 1, 1, 0], bool), "nll": np.ones(4), "confidence": np.full(4, 0.5)}
-    found = pooled_metrics(judged, labels=np.array([0, 0, 0, 1]), classes=3)
+    predictions = Predictions(np.array([1, 1, 1, 0], bool), nll=np.ones(4), confidence=np.full(4, 0.5))
+    found = pooled_metrics(predictions, labels=np.array([0, 0, 0, 1]), classes=3)
     assert (found["accuracy"], found["accuracy_macro"]) == (0.75, 0.5)  # class 2 has no sample
 
 

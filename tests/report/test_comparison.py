@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrecall.recipe.names import titles
 from fedrecall.report.ablation import ablations
 from fedrecall.report.comparison import Method, best, blocks, group
 from fedrecall.report.headline import headline
@@ -22,7 +23,7 @@ def methods(tmp_path: Path, make_run: Callable[..., Path]) -> Callable[..., list
     """The methods of runs that are given as keywords of `make_run`."""
 
     def grouped(*runs: dict) -> list[Method]:
-        return group([load(make_run(tmp_path / str(n), **run)) for n, run in enumerate(runs)])
+        return group([load(make_run(tmp_path / str(n), **run)) for n, run in enumerate(runs)], titles())
 
     return grouped
 

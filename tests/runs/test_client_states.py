@@ -10,115 +10,115 @@ import pytest
 import torch
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Run, federate
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.vector import Tensors
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ClientStore:
-    return ClientStore(tmp_path / "clients")
+def store(tmp_path: Path) -> StateTable:
+    return StateTable(StateFiles(tmp_path / "clients"))
 
 
 def state(value: float) -> Tensors:
     return {"c": torch.full((5,), value), "h": torch.full((2,), -value, dtype=torch.float64)}
 
 
-def files(store: ClientStore) -> list[str]:
-    return sorted(path.name for path in store.folder.rglob("*") if path.is_file())
+def files(store: StateTable) -> list[str]:
+    return sorted(path.name for path in store.files.folder.rglob("*") if path.is_file())
 
 
-def test_what_is_put_is_what_one_gets(store: ClientStore) -> None:
-    version = store.put(7, 3, state(0.5))
-    got = store.get(7, version)
+def test_what_is_put_is_what_one_gets(store: StateTable) -> None:
+    version = store.files.put(7, 3, state(0.5))
+    got = store.files.get(7, version)
     assert set(got) == {"c", "h"}
     assert all(torch.equal(got[name], tensor) for name, tensor in state(0.5).items())
     assert got["h"].dtype == torch.float64
 
 
-def test_a_tensor_that_is_not_contiguous_comes_back_as_it_was(store: ClientStore) -> None:
+def test_a_tensor_that_is_not_contiguous_comes_back_as_it_was(store: StateTable) -> None:
     tensor = torch.arange(12.0).view(3, 4).T
-    assert torch.equal(store.get(0, store.put(0, 1, {"c": tensor}))["c"], tensor)
+    assert torch.equal(store.files.get(0, store.files.put(0, 1, {"c": tensor}))["c"], tensor)
 
 
-def test_a_later_change_of_the_tensor_does_not_change_the_state(store: ClientStore) -> None:
+def test_a_later_change_of_the_tensor_does_not_change_the_state(store: StateTable) -> None:
     tensor = torch.zeros(3)
-    version = store.put(0, 1, {"c": tensor})
+    version = store.files.put(0, 1, {"c": tensor})
     tensor.fill_(9)
-    assert store.get(0, version)["c"].tolist() == [0, 0, 0]
+    assert store.files.get(0, version)["c"].tolist() == [0, 0, 0]
 
 
-def test_the_version_of_a_state_is_its_round(store: ClientStore) -> None:
-    assert store.put(7, 3, state(1)) == 3
+def test_the_version_of_a_state_is_its_round(store: StateTable) -> None:
+    assert store.files.put(7, 3, state(1)) == 3
 
 
-def test_a_client_without_a_state_has_version_0(store: ClientStore) -> None:
+def test_a_client_without_a_state_has_version_0(store: StateTable) -> None:
     assert store.version(7) == 0
 
 
-def test_a_state_counts_only_when_it_is_committed(store: ClientStore) -> None:
-    version = store.put(7, 3, state(1))
+def test_a_state_counts_only_when_it_is_committed(store: StateTable) -> None:
+    version = store.files.put(7, 3, state(1))
     assert store.version(7) == 0
     store.commit({7: version})
     assert store.version(7) == 3
 
 
-def test_a_put_that_is_not_committed_leaves_the_old_state(store: ClientStore) -> None:
-    store.commit({7: store.put(7, 3, state(1))})
-    store.put(7, 4, state(2))
+def test_a_put_that_is_not_committed_leaves_the_old_state(store: StateTable) -> None:
+    store.commit({7: store.files.put(7, 3, state(1))})
+    store.files.put(7, 4, state(2))
     assert store.version(7) == 3
-    assert torch.equal(store.get(7, 3)["c"], state(1)["c"])
+    assert torch.equal(store.files.get(7, 3)["c"], state(1)["c"])
 
 
-def test_a_commit_replaces_the_old_state_and_deletes_its_file(store: ClientStore) -> None:
-    store.commit({7: store.put(7, 3, state(1))})
-    store.commit({7: store.put(7, 4, state(2))})
-    assert torch.equal(store.get(7, store.version(7))["c"], state(2)["c"])
+def test_a_commit_replaces_the_old_state_and_deletes_its_file(store: StateTable) -> None:
+    store.commit({7: store.files.put(7, 3, state(1))})
+    store.commit({7: store.files.put(7, 4, state(2))})
+    assert torch.equal(store.files.get(7, store.version(7))["c"], state(2)["c"])
     assert files(store) == ["client-000007-round-000004.safetensors"]
 
 
-def test_a_commit_leaves_the_other_clients_alone(store: ClientStore) -> None:
-    store.commit({1: store.put(1, 3, state(1)), 2: store.put(2, 3, state(2))})
-    store.commit({1: store.put(1, 4, state(3))})
+def test_a_commit_leaves_the_other_clients_alone(store: StateTable) -> None:
+    store.commit({1: store.files.put(1, 3, state(1)), 2: store.files.put(2, 3, state(2))})
+    store.commit({1: store.files.put(1, 4, state(3))})
     assert (store.version(1), store.version(2)) == (4, 3)
-    assert torch.equal(store.get(2, 3)["c"], state(2)["c"])
+    assert torch.equal(store.files.get(2, 3)["c"], state(2)["c"])
 
 
-def test_committing_the_same_version_twice_keeps_its_file(store: ClientStore) -> None:
-    version = store.put(7, 3, state(1))
+def test_committing_the_same_version_twice_keeps_its_file(store: StateTable) -> None:
+    version = store.files.put(7, 3, state(1))
     store.commit({7: version})
     store.commit({7: version})
-    assert torch.equal(store.get(7, 3)["c"], state(1)["c"])
+    assert torch.equal(store.files.get(7, 3)["c"], state(1)["c"])
 
 
-def test_putting_the_same_round_again_replaces_the_file(store: ClientStore) -> None:
-    store.put(7, 3, state(1))
-    store.put(7, 3, state(2))  # a task that was lost and run again
-    assert torch.equal(store.get(7, 3)["c"], state(2)["c"])
+def test_putting_the_same_round_again_replaces_the_file(store: StateTable) -> None:
+    store.files.put(7, 3, state(1))
+    store.files.put(7, 3, state(2))  # a task that was lost and run again
+    assert torch.equal(store.files.get(7, 3)["c"], state(2)["c"])
     assert len(files(store)) == 1
 
 
-def test_a_state_without_tensors_has_no_file(store: ClientStore) -> None:
-    assert store.put(7, 3, {}) == 0
+def test_a_state_without_tensors_has_no_file(store: StateTable) -> None:
+    assert store.files.put(7, 3, {}) == 0
     store.commit({7: 0})
     assert store.version(7) == 0
-    assert not store.folder.exists()
+    assert not store.files.folder.exists()
 
 
-def test_clients_far_apart_do_not_share_a_file(store: ClientStore) -> None:
+def test_clients_far_apart_do_not_share_a_file(store: StateTable) -> None:
     for client in (0, 999, 1000, 1_000_000):
-        store.put(client, 1, state(client))
-    assert [store.get(client, 1)["c"][0].item() for client in (0, 999, 1000, 1_000_000)] == [0, 999, 1000, 1e6]
+        store.files.put(client, 1, state(client))
+    assert [store.files.get(client, 1)["c"][0].item() for client in (0, 999, 1000, 1_000_000)] == [0, 999, 1000, 1e6]
 
 
-def test_a_client_that_drops_its_state_has_none(store: ClientStore) -> None:
-    store.commit({7: store.put(7, 3, state(1))})
-    store.commit({7: store.put(7, 4, {})})
+def test_a_client_that_drops_its_state_has_none(store: StateTable) -> None:
+    store.commit({7: store.files.put(7, 3, state(1))})
+    store.commit({7: store.files.put(7, 4, {})})
     assert store.version(7) == 0
 
 
-def test_two_names_for_one_tensor_can_be_put(store: ClientStore) -> None:
+def test_two_names_for_one_tensor_can_be_put(store: StateTable) -> None:
     y = torch.arange(3.0)
-    assert store.get(0, store.put(0, 1, {"previous": y, "best": y}))["best"].tolist() == [0, 1, 2]
+    assert store.files.get(0, store.files.put(0, 1, {"previous": y, "best": y}))["best"].tolist() == [0, 1, 2]
 
 
 class Counting(FedAvg):
@@ -169,7 +169,7 @@ def test_clients_that_took_part_have_one_file_each(tmp_path: Path, monkeypatch: 
     run = counted(Counting(), tmp_path, monkeypatch)
     last = {client: line["round"] for line in run.metrics for client in line["clients"]}
     expected = [f"client-{client:06d}-round-{t:06d}.safetensors" for client, t in sorted(last.items())]
-    assert files(ClientStore(run.path / "clients")) == expected
+    assert files(StateTable(StateFiles(run.path / "clients"))) == expected
 
 
 def test_an_algorithm_without_client_state_writes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,13 +208,13 @@ def test_a_state_changed_in_place_does_not_change_the_server(
 
 
 def test_a_round_that_is_stopped_leaves_the_versions_of_before(tmp_path) -> None:
-    store = ClientStore(tmp_path)
+    store = StateTable(StateFiles(tmp_path))
     state = {"c": torch.ones(3)}
-    store.commit({4: store.put(4, 1, state)})
-    store.propose({4: store.put(4, 2, state), 5: store.put(5, 2, state)})
+    store.commit({4: store.files.put(4, 1, state)})
+    store.propose({4: store.files.put(4, 2, state), 5: store.files.put(5, 2, state)})
     assert (store.version(4), store.version(5)) == (2, 2)  # for the evaluation of the round
     store.roll_back()
     assert (store.version(4), store.version(5)) == (1, 0)
-    assert torch.equal(store.get(4, 1)["c"], state["c"])
+    assert torch.equal(store.files.get(4, 1)["c"], state["c"])
     store.settle()
     assert (store.version(4), store.version(5)) == (1, 0)

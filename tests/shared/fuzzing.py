@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from fedrecall.errors import InputError
-from fedrecall.front.federate import load_federation, recipe_experiment
+from fedrecall.front.execute import load_federation, recipe_experiment
 from fedrecall.recipe.layers import load as load_recipe
 from fedrecall.runs.folder import RunFolder
 from fedrecall.simulation.loop import carry_out

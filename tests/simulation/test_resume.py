@@ -65,13 +65,13 @@ def stop_after(fedrecall, monkeypatch, rounds: int, *words: object) -> None:
     """Run a command that is interrupted after some of its rounds."""
     left = [rounds]
 
-    def watch(self, line) -> None:
+    def watch(self, round) -> None:
         left[0] -= 1
         if not left[0]:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedrecall.simulation.progress.ProgressLine.__call__", watch)
+        patch.setattr("fedrecall.simulation.progress.ProgressLine.after", watch)
         assert fedrecall(*words).code == 130
 
 

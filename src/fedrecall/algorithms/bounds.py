@@ -29,6 +29,7 @@ class LocalOnly(Algorithm):
     have not trained yet are the initial one.
     """
 
+    title: ClassVar[str] = "Local only"
     personal: ClassVar[bool] = True
 
     def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:

@@ -30,6 +30,7 @@ class Moon(Algorithm):
     representation: Annotated[
         str | None, "the module whose output is the representation; null: the input of the last nn.Linear"
     ] = None
+    title: ClassVar[str] = "MOON"
     needs: ClassVar[frozenset[str]] = frozenset({"features", "previous"})
 
     def init_client(self, x: Tensor) -> Tensors:

@@ -23,6 +23,7 @@ class Scaffold(Algorithm):
 
     server_lr: Annotated[Rate, "eta_g: step of the server along the mean update"] = 1.0
     weighting: Annotated[Literal["uniform", "samples"], "what a client weighs, in x and in c"] = "uniform"
+    title: ClassVar[str] = "SCAFFOLD"
     divides_by_rate: ClassVar[bool] = True
 
     def init(self, x: Tensor) -> Tensors:

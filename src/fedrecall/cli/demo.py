@@ -16,8 +16,9 @@ from fedrecall.cli.options import (
     settings_argument,
     words_of,
 )
+from fedrecall.runs import files
 
-TITLES = {"cross_entropy": "FedAvg", "wsm": "FedAvg + WSM"}
+OBJECTIVES = ("cross_entropy", "wsm")
 
 
 @click.command(context_settings=OPEN, epilog="Example: fedrecall demo seed=3 partition.alpha=0.05")
@@ -39,23 +40,22 @@ def demo(
     Settings over the recipe `demo` may follow as KEY=VALUE.
     """
     from fedrecall.cli.output import show_results
-    from fedrecall.front.federate import load_federation, recipe_experiment
+    from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
     from fedrecall.recipe.layers import load
+    from fedrecall.recipe.names import titles
     from fedrecall.recipe.recipe import Recipe
-    from fedrecall.report.page import write_report
     from fedrecall.runs.folder import RunFolder
-    from fedrecall.simulation.loop import carry_out
-    from fedrecall.simulation.progress import ProgressLine
 
     recipe = load("demo", words_of(settings), execution(engine=engine, workers=workers))
     # Both runs have the same partition, initial weights and sampled clients.
     federation = load_federation(recipe)
-    recipes = {name: Recipe(**{**recipe.tree(), "objective": name}) for name in TITLES}
+    recipes = {name: Recipe(**{**recipe.tree(), "objective": name}) for name in OBJECTIVES}
     experiments = {name: recipe_experiment(chosen, federation) for name, chosen in recipes.items()}
     parent = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), "demo")
-    summaries = {}
-    for name, title in TITLES.items():
-        with ProgressLine(title, recipe.rounds, quiet=quiet or as_json) as progress:
-            summaries[title] = carry_out(experiments[name], RunFolder.create(parent.path / name), progress)
-    report = write_report([parent.path / name for name in TITLES], parent.path / "report.html")
-    show_results(summaries, report, as_json=as_json)
+    plans = [
+        Plan(experiments[name], RunFolder.create(parent.path / name), titles().method(chosen.tree()))
+        for name, chosen in recipes.items()
+    ]
+    report = parent.path / files.REPORT
+    summaries = execute(plans, report=report, quiet=quiet or as_json)
+    show_results({plan.title: summary for plan, summary in zip(plans, summaries)}, report, as_json=as_json)

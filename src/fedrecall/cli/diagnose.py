@@ -23,13 +23,14 @@ from fedrecall.cli.options import (
 )
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import shipped
+from fedrecall.runs import files
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from fedrecall.front.diagnose import Diagnosis, Start
     from fedrecall.recipe.recipe import Recipe
-    from fedrecall.runs.reader import RunData
+    from fedrecall.runs.reader import RunRecord
 
 # What trains is imported in the command: it takes a second, and not for --help.
 
@@ -76,7 +77,7 @@ def diagnose(
     trained with cross-entropy and one with WSM, from the same weights.
     """
     from fedrecall.front.diagnose import examine, given, refuse_fixed
-    from fedrecall.front.federate import load_federation
+    from fedrecall.front.execute import load_federation
     from fedrecall.objectives import WSM
     from fedrecall.recipe.layers import from_words
     from fedrecall.recipe.layers import load as load_recipe
@@ -85,7 +86,7 @@ def diagnose(
     typed = from_words(words)
     refuse_fixed(typed)
     run = run_at(source)
-    path = str(run.path / "recipe.yaml") if run else source
+    path = str(run.path / files.RECIPE) if run else source
     recipe = load_recipe(path, words, execution(engine=engine, workers=workers, data=data))
     refuse_python(recipe, source)
     if "objective" in typed and recipe.objective["name"] != "wsm":
@@ -107,15 +108,15 @@ def diagnose(
     )
 
 
-def run_at(source: str) -> RunData | None:
+def run_at(source: str) -> RunRecord | None:
     """The run that is meant; None if a recipe is."""
-    from fedrecall.runs.reader import load
+    from fedrecall.runs.reader import is_run, load, runs_in
 
     folder = Path(source)
     if source in shipped() or not folder.is_dir():
         return None
-    inside = sorted(path.parent.name for path in folder.glob("*/recipe.yaml"))
-    if inside and not (folder / "recipe.yaml").exists():
+    inside = [path.name for path in runs_in(folder)]
+    if inside and not is_run(folder):
         raise InputError(f"the folder {source!r} holds several runs; choose one: {', '.join(inside)}")
     return load(folder)
 
@@ -131,14 +132,14 @@ def refuse_python(recipe: Recipe, source: str) -> None:
             )
 
 
-def start_of(run: RunData | None, recipe: Recipe) -> Start:
+def start_of(run: RunRecord | None, recipe: Recipe) -> Start:
     """The weights that a run ended with, or none."""
     from fedrecall.front.diagnose import Start
     from fedrecall.models.weights import read_weights
 
     if run is None:
         return Start("a new model", untrained=True)
-    path = run.path / "model.safetensors"
+    path = run.path / files.MODEL
     if not path.is_file():
         reason = "it is not finished, or the file was deleted"
         if recipe.algorithm["name"] == "local_only":

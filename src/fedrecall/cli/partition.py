@@ -17,6 +17,7 @@ from fedrecall.cli.options import (
     settings_argument,
     words_of,
 )
+from fedrecall.runs import files
 
 
 @click.command(
@@ -41,7 +42,7 @@ def partition(
     from fedrecall.cli.output import card_table, share_bars
     from fedrecall.data.card import card
     from fedrecall.data.export import export_clients
-    from fedrecall.front.federate import load_federation
+    from fedrecall.front.execute import load_federation
     from fedrecall.recipe.layers import load
     from fedrecall.report.figures.partition_picture import draw_partition
     from fedrecall.runs.folder import RunFolder
@@ -53,7 +54,7 @@ def partition(
     if out:
         folder = RunFolder.create(out)
         federation.assignment.save(folder.path, counts)
-        folder.write_json("partition.json", described)
+        folder.write_json(files.CARD, described)
         picture = folder.path / "partition.png"
     else:
         Path("runs").mkdir(exist_ok=True)

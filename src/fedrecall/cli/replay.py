@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from fedrecall.cli.options import data_option, execution, json_option
+from fedrecall.runs import files
 
 
 @click.command(epilog="Example: fedrecall replay runs/mine --round 3 --client 7")
@@ -22,7 +23,7 @@ def replay(run: Path, round_: int, client: int, data: str | None, as_json: bool)
 
     It starts from the newest checkpoint before the round. Nothing in the folder RUN is changed.
     """
-    from fedrecall.front.federate import load_federation, recipe_experiment
+    from fedrecall.front.execute import load_federation, recipe_experiment
     from fedrecall.recipe.layers import load as load_recipe
     from fedrecall.runs.folder import RunFolder
     from fedrecall.simulation.replay import newest_before
@@ -31,8 +32,8 @@ def replay(run: Path, round_: int, client: int, data: str | None, as_json: bool)
     RunFolder.reopen(run)
     here = execution(engine="serial", workers="auto", data=data)
     here["execution"]["client_timeout"] = None
-    loaded = load_recipe(str(run / "recipe.yaml"), (), here)
-    later = newest_before(run / "checkpoints", round_) is not None
+    loaded = load_recipe(str(run / files.RECIPE), (), here)
+    later = newest_before(run / files.CHECKPOINTS, round_) is not None
     experiment = recipe_experiment(loaded, load_federation(loaded), resumed=later)
     replayed = train_again(run, experiment, round_, client)
     if as_json:

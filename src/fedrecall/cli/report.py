@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from fedrecall.errors import InputError
+from fedrecall.runs import files
 
 # What draws is imported in the command: it takes a second, and not for --help.
 
@@ -28,6 +29,7 @@ def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str 
 
     RUN is a run's folder, or a folder of runs. Runs that differ in their seeds only are taken as one method.
     """
+    from fedrecall.recipe.names import titles
     from fedrecall.report.comparison import group
     from fedrecall.report.page import write_page
     from fedrecall.runs.reader import find_runs, load
@@ -35,7 +37,7 @@ def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str 
     wanted = _numbers(rounds) if rounds else ()
     if wanted and not figures:
         raise InputError(f"--rounds is {rounds!r}, but it is for the figures: say --figures too")
-    methods = group([load(path) for path in find_runs(list(runs))])
+    methods = group([load(path) for path in find_runs(list(runs))], titles())
     page = write_page(methods, _page_path(runs, out))
     written: list[Path] = []
     if figures:
@@ -52,8 +54,8 @@ def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str 
 
 def _page_path(runs: tuple[Path, ...], out: Path | None) -> Path:
     if out is None:
-        return (runs[0] if len(runs) == 1 else Path()) / "report.html"
-    return out if out.suffix.lower() in (".html", ".htm") and not out.is_dir() else out / "report.html"
+        return (runs[0] if len(runs) == 1 else Path()) / files.REPORT
+    return out if out.suffix.lower() in (".html", ".htm") and not out.is_dir() else out / files.REPORT
 
 
 def _numbers(text: str) -> tuple[int, ...]:

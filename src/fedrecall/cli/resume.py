@@ -17,6 +17,7 @@ from fedrecall.cli.options import (
     words_of,
 )
 from fedrecall.errors import InputError
+from fedrecall.runs import files
 
 MAY_CHANGE = ("rounds", "checkpoint.seconds", "checkpoint.every", "execution.client_timeout")
 
@@ -41,22 +42,20 @@ def resume(
 ) -> None:
     """Go on with the run in the folder RUN from its last checkpoint, or make it longer with rounds=N."""
     from fedrecall.cli.output import show_results
-    from fedrecall.front.federate import load_federation, recipe_experiment
+    from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
     from fedrecall.recipe.layers import load as load_recipe
-    from fedrecall.report.page import write_report
+    from fedrecall.recipe.names import titles
     from fedrecall.runs.folder import RunFolder
-    from fedrecall.simulation.progress import ProgressLine
-    from fedrecall.simulation.resume import go_on, has_checkpoint
+    from fedrecall.simulation.resume import has_checkpoint
 
     folder, words = RunFolder.reopen(run), words_of(settings)
     for word in words:
         if word.partition("=")[0] not in MAY_CHANGE:
             raise InputError(f"{word!r} is given, but a resumed run may change {', '.join(MAY_CHANGE)} only")
     given = execution(engine=engine, workers=workers, data=data)
-    loaded = load_recipe(str(run / "recipe.yaml"), words, given)
+    loaded = load_recipe(str(run / files.RECIPE), words, given)
     experiment = recipe_experiment(loaded, load_federation(loaded), resumed=has_checkpoint(run))
-    with ProgressLine(run.name, loaded.rounds, quiet=quiet or as_json) as progress:
-        summary = go_on(folder, experiment, progress, force=force)
-    report = write_report([run], run / "report.html")
-    title = f"{loaded.algorithm['name']} + {loaded.objective['name']}"
+    plan, report = Plan(experiment, folder, run.name, resume=True, force=force), run / files.REPORT
+    (summary,) = execute([plan], report=report, quiet=quiet or as_json)
+    title = titles().method(loaded.tree())
     show_results({title: {"path": str(run), **summary}}, report, as_json=as_json)

@@ -18,6 +18,7 @@ from fedrecall.cli.options import (
     settings_argument,
     words_of,
 )
+from fedrecall.runs import files
 
 
 @click.command(
@@ -46,19 +47,16 @@ def run(
     Settings over the recipe's may follow as KEY=VALUE or --KEY VALUE, with dots: local.lr=0.05.
     """
     from fedrecall.cli.output import show_results
-    from fedrecall.front.federate import load_federation, recipe_experiment
+    from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
     from fedrecall.recipe.layers import load
-    from fedrecall.report.page import write_report
+    from fedrecall.recipe.names import titles
     from fedrecall.runs.folder import RunFolder
-    from fedrecall.simulation.loop import carry_out
-    from fedrecall.simulation.progress import ProgressLine
 
     loaded = load(recipe, words_of(settings), execution(engine=engine, workers=workers, data=data))
     experiment = recipe_experiment(loaded, load_federation(loaded))
     name = Path(recipe).stem
     folder = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), name)
-    with ProgressLine(name, loaded.rounds, quiet=quiet or as_json) as progress:
-        summary = carry_out(experiment, folder, progress)
-    report = write_report([folder.path], folder.path / "report.html")
-    title = f"{loaded.algorithm['name']} + {loaded.objective['name']}"
+    report = folder.path / files.REPORT
+    (summary,) = execute([Plan(experiment, folder, name)], report=report, quiet=quiet or as_json)
+    title = titles().method(loaded.tree())
     show_results({title: {"path": str(folder.path), **summary}}, report, as_json=as_json)

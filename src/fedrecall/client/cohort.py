@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedrecall.algorithms.base import Algorithm
 from fedrecall.client.batches import steps_per_epoch
-from fedrecall.client.frozen_model import Frozen
+from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.graph import UntraceableError, finished, trace, without_repeats, without_views_of_views
 from fedrecall.client.step import Compared, Step
-from fedrecall.client.work import Job, Rows, Task
+from fedrecall.client.work import Job, Rows, TrainTask
 from fedrecall.data.federation import Federation
 from fedrecall.data.transform import Generators
 from fedrecall.labels import Labels, shares
@@ -32,7 +31,7 @@ Mapped = Callable[..., Any]
 
 
 @dataclass
-class Trained:
+class CohortResult:
     """What a group of clients came to, a row each."""
 
     rows: Rows  # the loss is the mean over a client's steps
@@ -61,15 +60,16 @@ class Cohort:
         self.least = least_samples(self.flat.module)
         self.step = Step(self.flat, job.objective, job.algorithm, job.local)
         needs = job.algorithm.needs | job.objective.needs
-        self._sent = Frozen(job, federation) if needs & {"teacher", "features"} else None
+        self._sent = FrozenModel(job, federation) if needs & {"teacher", "features"} else None
         self._mapped: dict[tuple[torch.Size, ...], Mapped] = {}
         self._augments = federation.augments
         self._buffers = {**self.flat.float_buffers, **self.flat.int_buffers}
         # Is a step no more than w - lr g?
-        corrects = type(job.algorithm).correct is not Algorithm.correct
-        self._plain = not (corrects or job.local.momentum or job.local.weight_decay)
+        self._plain = not (job.algorithm.corrects or job.local.momentum or job.local.weight_decay)
 
-    def train(self, tasks: Sequence[Task], states: list[Tensors], server: Tensors, buffers: Tensors) -> Trained:
+    def train(
+        self, tasks: Sequence[TrainTask], states: list[Tensors], server: Tensors, buffers: Tensors
+    ) -> CohortResult:
         """All local steps of these clients, from the published model or from what they have of their own."""
         job, local = self.job, self.job.local
         plan = self._plan(tasks)
@@ -111,14 +111,14 @@ class Cohort:
             b, i = new_b, new_i
         mean = total / torch.from_numpy(plan.steps).clamp(min=1)
         rows = Rows(tasks, plan.samples.tolist(), plan.steps.tolist(), mean.tolist())
-        return Trained(rows, w, {"b": b, "i": i})
+        return CohortResult(rows, w, {"b": b, "i": i})
 
     def _stacked(self, name: str, published: Tensor, states: list[Tensors], *, own: bool) -> Tensor:
         if own and any(name in state for state in states):
             return torch.stack([state.get(name, published) for state in states])
         return published.repeat(len(states), 1)
 
-    def _plan(self, tasks: Sequence[Task]) -> Plan:
+    def _plan(self, tasks: Sequence[TrainTask]) -> Plan:
         local, first = self.job.local, tasks[0]
         clients = np.array([task.client for task in tasks])
         samples = self.federation.train_sizes(clients)

@@ -11,7 +11,7 @@ from fedrecall.models.representation import Representation
 from fedrecall.vector import Tensors
 
 
-class Frozen:
+class FrozenModel:
     """A second model of the same kind that answers in eval mode and never trains."""
 
     def __init__(self, job: Job, federation: Federation) -> None:

@@ -1,16 +1,20 @@
-"""The seam between the round loop and whatever runs its tasks."""
+"""The work of a round: what every worker knows of a run, its tasks, and what they give back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.sums import Sums
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.models.build import build
 from fedrecall.objectives.base import Objective
@@ -39,51 +43,133 @@ class Job:
         return self.algorithm.personal or self.batch_norm == "local"
 
 
-class Task(NamedTuple):
-    """One client's local training, or the evaluation of a range of pooled samples. Rounds have many of them."""
+class TrainTask(NamedTuple):
+    """One client's local training. Rounds have many of them."""
 
-    kind: Literal["train", "evaluate"]
     round: int
     order: int  # its place in the sum
-    client: int = -1  # train: whose data; evaluate: whose own model, -1 for the published one
+    client: int
     lr: float = 0.0
     steps: int = 0  # local steps, if not as many as the settings say
     state_version: int = 0  # the round that wrote the client's state; 0: it has none yet
-    probe: bool = False  # train: also evaluate the client's model on the pooled validation data
-    split: str = ""  # evaluate: "validation", "test" or "held_out"
+    probe: bool = False  # also evaluate the client's model on the pooled validation data
     clients: tuple[int, ...] = ()  # of the validation data, only that of these clients; none named: all of it
-    logits: bool = False  # evaluate: give them back too
+
+    def __str__(self) -> str:
+        who = "all clients as one," if self.client == EVERYONE else f"client {self.client}"
+        return f"{who} in round {self.round}"
+
+
+class EvaluateTask(NamedTuple):
+    """The evaluation of a model on a range of pooled samples."""
+
+    round: int
+    order: int
+    split: str  # "validation", "test" or "held_out"
+    client: int | None = None  # whose own model; None: the published one
+    state_version: int = 0
+    clients: tuple[int, ...] = ()
+    logits: bool = False  # give them back too
     start: int = 0
     stop: int = 0
 
+    def __str__(self) -> str:
+        return f"evaluation on {self.split} data in round {self.round}"
 
-def place(task: Task) -> str:
-    """A task in the words of a sentence."""
-    if task.kind == "train":
-        if task.client == EVERYONE:
-            return f"all clients as one, in round {task.round}"
-        return f"client {task.client} in round {task.round}"
-    return f"evaluation on {task.split} data in round {task.round}"
+
+Task = TrainTask | EvaluateTask
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model makes of samples, an entry each."""
+
+    correct: np.ndarray
+    nll: np.ndarray  # the negative log-likelihood of the label
+    confidence: np.ndarray  # the probability of the class that the model chose
+    logits: np.ndarray | None = None  # where they were asked for
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Predictions]) -> Predictions:
+        logits = [part.logits for part in parts if part.logits is not None]
+        return cls(
+            np.concatenate([part.correct for part in parts]),
+            np.concatenate([part.nll for part in parts]),
+            np.concatenate([part.confidence for part in parts]),
+            np.concatenate(logits) if logits else None,
+        )
+
+
+@dataclass(frozen=True)
+class EvaluateResult:
+    """What an evaluation gives back."""
+
+    task: EvaluateTask
+    predictions: Predictions
+
+    def scalars(self) -> tuple[Any, ...]:
+        """All but the task and the vectors, of which there are none."""
+        return (self.predictions,)
+
+
+class ProbeAnswers(NamedTuple):
+    """What a client's model gets right of the probed samples, after its local steps."""
+
+    correct: np.ndarray
+    with_global_statistics: np.ndarray | None = None  # with the batch-norm statistics that it was sent
 
 
 @dataclass
-class Result:
-    """What a task gives back."""
+class TrainResult:
+    """What a client's training gives back."""
 
-    task: Task
+    task: TrainTask
     sent: Tensors = field(default_factory=dict)
     buffers: Tensors = field(default_factory=dict)
-    state: int = 0  # the version of the client's new state in the store; 0: it has none
-    n: int = 0  # training samples, or samples evaluated
+    state: int = 0  # the version of the client's new state; 0: it has none
+    samples: int = 0  # that it trains on
     steps: int = 0
-    metrics: dict[str, Any] = field(default_factory=dict)
+    loss: float = 0.0  # the mean over its steps
+    note: str | None = None  # what the user should know
+    probe: ProbeAnswers | None = None
+
+    def scalars(self) -> tuple[Any, ...]:
+        """All but the task and the vectors, in the order of the fields."""
+        return self.state, self.samples, self.steps, self.loss, self.note, self.probe
+
+    def states(self) -> dict[int, int]:
+        """The versions of the new states, by client."""
+        return {self.task.client: self.state}
+
+    def trained(self) -> list[tuple[int, int]]:
+        """Samples and steps of each client."""
+        return [(self.samples, self.steps)]
+
+    def sent_by_each(self) -> Iterator[Tensors]:
+        yield self.sent
+
+    def finite_part(self, algorithm: Algorithm) -> tuple[TrainResult | None, list[int]]:
+        """The result without clients that sent numbers which are not finite, and who these are."""
+        tensors = (*self.sent.values(), *self.buffers.values())
+        good = all(is_finite(tensor) for tensor in tensors if tensor.is_floating_point())
+        return (self, []) if good else (None, [self.task.client])
+
+    def add_to(self, sums: Sums, algorithm: Algorithm) -> None:
+        for name, tensor in self.sent.items():
+            weight = algorithm.weight(name, self.samples, self.steps)
+            sums.add_tensor(name, tensor, weight, weight)
+        if self.buffers:
+            sums.add_buffers(self.buffers["b"], self.samples, self.buffers["i"])
+        sums.bytes += sum(tensor.nbytes for tensor in (*self.sent.values(), *self.buffers.values()))
+        sums.samples += self.samples
+        sums.loss += self.samples * self.loss
 
 
 @dataclass(frozen=True)
 class Rows:
     """The clients of a group, column by column."""
 
-    tasks: Sequence[Task]
+    tasks: Sequence[TrainTask]
     samples: list[int]
     steps: list[int]
     losses: list[float]
@@ -98,21 +184,66 @@ class Rows:
 
 
 @dataclass
-class Group(Result):
+class TrainedGroup:
     """What several clients' training gives back together: stacked tensors, a row each. They keep no state."""
 
-    rows: Rows = field(default_factory=lambda: Rows([], [], [], []))
-    weights: dict[str, list[float]] = field(default_factory=dict)  # of each row of what is sent, by its name
-    summed: Tensors = field(default_factory=dict)  # the rows of what is sent and of the buffers "b", so weighted
+    rows: Rows
+    sent: Tensors
+    buffers: Tensors
+    weights: dict[str, list[float]]  # of each row of what is sent, by its name
+    summed: Tensors  # the rows of what is sent and of the buffers "b", so weighted
+    note: str | None = None
+    probe: ProbeAnswers | None = None
+
+    @classmethod
+    def of(cls, rows: Rows, sent: Tensors, buffers: Tensors, algorithm: Algorithm) -> TrainedGroup:
+        """The group and its sums: in the model's precision, for groups are equal to `serial` up to rounding."""
+        weights, summed = dict[str, list[float]](), Tensors()
+        for name, stacked in sent.items():
+            each = {pair: algorithm.weight(name, *pair) for pair in set(rows.pairs())}
+            weights[name] = [each[pair] for pair in rows.pairs()]
+            summed[name] = torch.tensor(weights[name], dtype=stacked.dtype) @ stacked
+        if buffers:
+            summed["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
+        return cls(rows, sent, buffers, weights, summed)
+
+    def states(self) -> dict[int, int]:
+        return {}
+
+    def trained(self) -> list[tuple[int, int]]:
+        return self.rows.pairs()
+
+    def sent_by_each(self) -> Iterator[Tensors]:
+        for i in range(len(self.rows.tasks)):
+            yield {name: stacked[i] for name, stacked in self.sent.items()}
+
+    def finite_part(self, algorithm: Algorithm) -> tuple[TrainedGroup | None, list[int]]:
+        if all(is_finite(tensor) for tensor in self.summed.values()):
+            return self, []
+        tensors = [t for t in (*self.sent.values(), *self.buffers.values()) if t.is_floating_point()]
+        good = torch.stack([tensor.isfinite().all(1) for tensor in tensors]).all(0)
+        dropped = [task.client for task, kept in zip(self.rows.tasks, good.tolist()) if not kept]
+        if not good.any():
+            return None, dropped
+        sent = {name: stacked[good] for name, stacked in self.sent.items()}
+        buffers = {name: stacked[good] for name, stacked in self.buffers.items()}
+        return TrainedGroup.of(self.rows.only(good.tolist()), sent, buffers, algorithm), dropped
+
+    def add_to(self, sums: Sums, algorithm: Algorithm) -> None:
+        """All rows at once, each with its weight."""
+        for name in self.sent:
+            sums.add_tensor(name, self.summed[name], 1.0, sum(self.weights[name]))
+        if self.buffers:
+            sums.add_buffers(self.summed["b"], 1.0, self.buffers["i"].amax(0))
+        sums.bytes += sum(tensor.nbytes for tensor in (*self.sent.values(), *self.buffers.values()))
+        sums.samples += sum(self.rows.samples)
+        sums.loss += sum(map(operator.mul, self.rows.samples, self.rows.losses))
 
 
-def grouped(rows: Rows, sent: Tensors, buffers: Tensors, algorithm: Algorithm) -> Group:
-    """A group and its sums: in the model's precision, for groups are equal to `serial` up to rounding."""
-    group = Group(rows.tasks[0], sent, buffers, rows=rows)
-    for name, stacked in sent.items():
-        each = {pair: algorithm.weight(name, *pair) for pair in set(rows.pairs())}
-        group.weights[name] = [each[pair] for pair in rows.pairs()]
-        group.summed[name] = torch.tensor(group.weights[name], dtype=stacked.dtype) @ stacked
-    if buffers:
-        group.summed["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
-    return group
+Trained = TrainResult | TrainedGroup
+Result = Trained | EvaluateResult
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """A finite sum has finite parts, and is found in one pass; one that is not may have overflowed."""
+    return math.isfinite(tensor.sum()) or bool(tensor.isfinite().all())

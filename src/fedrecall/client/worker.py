@@ -1,36 +1,34 @@
-"""The client's side: local training, evaluation, and the worker that every engine calls."""
+"""The client's side: local training and evaluation, by the worker that every engine calls."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.algorithms.base import Algorithm, LocalSteps
+from fedrecall.algorithms.base import LocalSteps
 from fedrecall.client.batches import batches
 from fedrecall.client.fisher import CHUNK, fisher
-from fedrecall.client.frozen_model import Frozen
-from fedrecall.client.predict import Judge
+from fedrecall.client.frozen_model import FrozenModel
+from fedrecall.client.predict import Predictor
 from fedrecall.client.sgd import SGD
 from fedrecall.client.step import NOTHING, Compared, Step
-from fedrecall.client.work import Job, Result, Task
+from fedrecall.client.work import EvaluateResult, EvaluateTask, Job, ProbeAnswers, Task, TrainResult, TrainTask
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
 from fedrecall.models.build import has_statistics, least_samples, model_input
 from fedrecall.rng import Shuffle, default_generator, torch_stream
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import States
 from fedrecall.vector import Tensors
 
 
 class Worker:
     """Runs tasks with one model, one client at a time. It keeps nothing from one task to the next."""
 
-    def __init__(self, job: Job, federation: Federation, store: ClientStore) -> None:
-        self.job, self.federation, self.store = job, federation, store
+    def __init__(self, job: Job, federation: Federation, states: States) -> None:
+        self.job, self.federation, self.states = job, federation, states
         self.flat = job.build_model(federation)
-        self.judge = Judge(self.flat, federation)
+        self.predict = Predictor(self.flat, federation)
         self.step = Step(self.flat, job.objective, job.algorithm, job.local)
         self.least = least_samples(self.flat.module)
         self._statistics = has_statistics(self.flat.module) and not job.own_buffers
@@ -39,18 +37,17 @@ class Worker:
         self._holds_server = False
         self._checked = False
         self._augments = federation.augments
-        self._keeps_state = type(job.algorithm).init_client is not Algorithm.init_client
         self._knows_labels = job.objective.knows_labels
         needs = job.algorithm.needs | job.objective.needs
-        self._sent = Frozen(job, federation) if needs & {"teacher", "features"} else None
-        self._previous = Frozen(job, federation) if "previous" in needs else None
+        self._sent = FrozenModel(job, federation) if needs & {"teacher", "features"} else None
+        self._previous = FrozenModel(job, federation) if "previous" in needs else None
 
     def publish(self, server: Tensors, buffers: Tensors) -> None:
         self.server, self.buffers = server, buffers
         self._holds_server = False
 
-    def run(self, task: Task) -> Result:
-        return self.train(task) if task.kind == "train" else self.evaluate(task)
+    def run(self, task: Task) -> TrainResult | EvaluateResult:
+        return self.train(task) if isinstance(task, TrainTask) else self.evaluate(task)
 
     def _load(self, state: Tensors) -> None:
         """The model that a task starts from: the published one, or what the client has of its own instead."""
@@ -69,7 +66,7 @@ class Worker:
         if self._previous and "b" in state:
             self._previous.load(state["w"], state)
 
-    def train(self, task: Task) -> Result:
+    def train(self, task: TrainTask) -> TrainResult:
         """The client update: local steps from the server's model, then what the algorithm sends."""
         job = self.job
         indices = self.federation.trained_on(task.client)
@@ -82,14 +79,14 @@ class Worker:
         return self._finished(task, state, steps, loss)
 
     def finished_with(
-        self, task: Task, w: Tensor, buffers: Tensors, state: Tensors, steps: int, loss: float
-    ) -> Result:
+        self, task: TrainTask, w: Tensor, buffers: Tensors, state: Tensors, steps: int, loss: float
+    ) -> TrainResult:
         """The end of a client update whose steps were taken elsewhere."""
         self.flat.load(w, buffers)
         self._holds_server = False
         return self._finished(task, state, steps, loss)
 
-    def _finished(self, task: Task, state: Tensors, steps: int, loss: float) -> Result:
+    def _finished(self, task: TrainTask, state: Tensors, steps: int, loss: float) -> TrainResult:
         """What the client sends and keeps, after its last step."""
         job, flat = self.job, self.flat
         indices = self.federation.trained_on(task.client)
@@ -98,38 +95,36 @@ class Worker:
         sent, new_state = job.algorithm.finish(flat.w, self.server, state, local, extra)
         if job.own_buffers or self._previous:
             new_state = new_state | flat.buffers()
-        result = Result(
+        return TrainResult(
             task,
             sent={name: tensor.clone() for name, tensor in sent.items()},
             buffers={} if job.own_buffers or not flat.has_buffers else flat.buffers(),
-            state=self.store.put(task.client, task.round, new_state),
-            n=len(indices),
+            state=self.states.put(task.client, task.round, new_state),
+            samples=len(indices),
             steps=steps,
-            metrics={"loss": loss},
+            loss=loss,
+            note=self.step.note,
+            probe=self._probe(task) if task.probe else None,
         )
-        if self.step.note:
-            result.metrics["note"] = self.step.note
-        if task.probe:
-            result.metrics |= self._probe(task)
-        return result
 
-    def _probe(self, task: Task) -> dict[str, Any]:
+    def _probe(self, task: TrainTask) -> ProbeAnswers:
         """What the client's model gets right: as it is and, if statistics are averaged, with those it was sent."""
-        found = {"correct": self.judge("validation", task.clients)["correct"]}
-        if self._statistics:
-            self.flat.load(self.flat.w, self.buffers)
-            found["correct_global_statistics"] = self.judge("validation", task.clients)["correct"]
-        return found
+        correct = self.predict("validation", task.clients).correct
+        if not self._statistics:
+            return ProbeAnswers(correct)
+        self.flat.load(self.flat.w, self.buffers)
+        return ProbeAnswers(correct, self.predict("validation", task.clients).correct)
 
     def client_state(self, task: Task) -> Tensors:
-        if task.state_version:
-            return self.store.get(task.client, task.state_version)
-        if not self._keeps_state:
+        """The client's state before a task."""
+        if task.state_version and task.client is not None:
+            return self.states.get(task.client, task.state_version)
+        if not self.job.algorithm.keeps_state:
             return {}
         # A copy: a client may keep x as its state and change it.
         return self.job.algorithm.init_client(self.server["w"].clone())
 
-    def _steps(self, task: Task, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
+    def _steps(self, task: TrainTask, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
         """All local steps of a client; how many there were, and their mean loss."""
         job, flat, federation = self.job, self.flat, self.federation
         client = job.objective.prepare(federation.labels(task.client)) if self._knows_labels else {}
@@ -175,8 +170,8 @@ class Worker:
         chunks = map(train.gather, torch.split(torch.from_numpy(indices), CHUNK))
         return fisher(self.flat, ((model_input(self.federation.transform(x), dtype), y) for x, y in chunks))
 
-    def evaluate(self, task: Task) -> Result:
+    def evaluate(self, task: EvaluateTask) -> EvaluateResult:
         """What a model makes of a range of pooled samples."""
         self._load(self.client_state(task) if task.state_version else {})
-        judged = self.judge(task.split, task.clients, slice(task.start, task.stop), task.logits)
-        return Result(task, n=task.stop - task.start, metrics=judged)
+        part = slice(task.start, task.stop)
+        return EvaluateResult(task, self.predict(task.split, task.clients, part, task.logits))

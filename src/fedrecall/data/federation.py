@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,27 @@ Arrays = tuple[Any, Any]
 MOST_CLASSES = 100_000  # more, inferred from the largest label, is a mistake rather than a data set
 EVERYONE = -1  # stands for the clients that may train, as one client
 Transform = Images | Plain
+
+
+Files = tuple[Path, Path]  # of samples and of labels
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A federation on its way to another process: who has what, and the files with the samples, which stay where
+    they are and belong to the one that wrote them."""
+
+    train: Files
+    test: Files | None
+    assignment: Assignment
+    num_classes: int
+    transform: Transform
+    class_names: tuple[str, ...]
+
+    def open(self) -> Federation:
+        test = None if self.test is None else Samples(*self.test)
+        rest = (self.assignment, self.num_classes, self.transform, self.class_names)
+        return Federation(Samples(*self.train), test, *rest)
 
 
 class Federation:
@@ -181,10 +203,14 @@ class Federation:
             class_names=data.class_names,
         )
 
+    def handle(self) -> Handle:
+        """How it travels to another process or node."""
+        train, test = self.train.files, None if self.test is None else self.test.files
+        return Handle(train, test, self.assignment, self.num_classes, self.transform, self.class_names)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """For other processes of a run, which read the same files and do not own them."""
-        parts = (self.train, self.test, self.assignment, self.num_classes, self.transform, self.class_names)
-        return Federation, parts
+        """A copy goes the same way, whoever makes it."""
+        return Handle.open, (self.handle(),)
 
     def temporary_folders(self) -> list[Path]:
         """Folders that go when this federation does."""
@@ -256,12 +282,15 @@ class Federation:
         chosen = np.where(self.assignment.validation, -1, self.assignment.client)
         return label_counts(chosen, self.train.y, len(self), self.num_classes)
 
-    def pool(self, split: str) -> tuple[Samples, np.ndarray]:
+    def pool(self, split: str, clients: Sequence[int] = ()) -> tuple[Samples, np.ndarray]:
         """The pooled samples that a split names, as a source and positions in it.
 
         "train" and "validation": of all training clients, client after client; "held_out": everything of the
-        held-out clients; "test": the test set.
+        held-out clients; "test": the test set. Of "validation", only of `clients` if any are named.
         """
+        if clients:
+            assert split == "validation"
+            return self.train, np.concatenate([self.validation_indices(client) for client in clients])
         if split not in self._pools:
             self._pools[split] = self._gather_pool(split)
         return self._pools[split]

@@ -47,6 +47,10 @@ class Samples:
                 with contextlib.suppress(OSError):  # before Linux 5.14
                     self.x.base.madvise(POPULATE_READ)
 
+    @property
+    def files(self) -> tuple[Path, Path]:
+        return self.x_path, self.y_path
+
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """A batch as it is stored, and its labels: always a copy, so that its alignment is always the same."""
         return torch.index_select(self._rows, 0, indices), torch.index_select(self._labels, 0, indices)

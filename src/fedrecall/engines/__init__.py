@@ -1,0 +1,12 @@
+"""The engines, by name. A new one is a file here and a line in this list."""
+
+from __future__ import annotations
+
+from fedrecall.engines.engine import Engine
+from fedrecall.engines.processes.engine import Processes
+from fedrecall.engines.serial import Serial
+from fedrecall.engines.vectorised import Vectorised
+
+ENGINES: dict[str, type[Engine]] = {kind.name: kind for kind in (Serial, Processes, Vectorised)}
+
+__all__ = ["ENGINES", "Engine", "Processes", "Serial", "Vectorised"]

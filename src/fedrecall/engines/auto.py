@@ -1,15 +1,13 @@
-"""The engines, and which of them `auto` means."""
+"""Which engine a run gets, and which of them `auto` means."""
 
 from __future__ import annotations
 
 from torch import nn
 
 from fedrecall.client.work import Job
+from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised
 from fedrecall.engines.cpus import usable_cpus
-from fedrecall.engines.engine import Engine
-from fedrecall.engines.processes.engine import Processes
-from fedrecall.engines.serial import Serial
-from fedrecall.engines.vectorised import Vectorised, why_not
+from fedrecall.errors import InputError, nearest
 from fedrecall.recipe.settings import Execution
 
 # Starting workers takes seconds; below this many local steps in a whole run it is not worth it.
@@ -20,17 +18,34 @@ NARROW = 128
 DENSE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Flatten, nn.Identity)
 
 
+def check_execution(execution: Execution) -> None:
+    """An `InputError` if the settings ask an engine for what it has not."""
+    name, most = execution.engine, None
+    if name != "auto":
+        if name not in ENGINES:
+            raise InputError(f"execution.engine is {name!r}; {nearest(name, ['auto', *ENGINES])}")
+        most = ENGINES[name].most_workers
+        if execution.client_timeout is not None and not ENGINES[name].replaces_workers:
+            able = " or ".join(repr(other) for other, kind in ENGINES.items() if kind.replaces_workers)
+            raise InputError(
+                f"execution.client_timeout is {execution.client_timeout}, but the engine {name!r} has no worker "
+                f"processes that could be replaced; choose {able}"
+            )
+    if most is not None and execution.workers != "auto" and execution.workers > most:
+        raise InputError(f"execution.workers is {execution.workers}; the engine {name!r} has one worker")
+
+
 def choose(execution: Execution, job: Job, module: nn.Module, clients_per_round: int, local_steps: int) -> Engine:
     """The engine for a run of this many local steps. `auto` goes by the work, never by a timing."""
+    check_execution(execution)
     workers = usable_cpus() if execution.workers == "auto" else execution.workers
-    if execution.engine == "auto":
-        if clients_per_round >= MANY_CLIENTS and is_narrow_and_dense(module) and why_not(job) is None:
-            return Vectorised(workers)
-        parallel = local_steps >= WORTH_WORKERS and min(workers, clients_per_round) > 1
-        return Processes(min(workers, clients_per_round), execution.client_timeout) if parallel else Serial()
-    if execution.engine == "vectorised":
-        return Vectorised(workers)
-    return Serial() if execution.engine == "serial" else Processes(workers, execution.client_timeout)
+    if execution.engine != "auto":
+        return ENGINES[execution.engine].create(workers, execution)
+    if clients_per_round >= MANY_CLIENTS and is_narrow_and_dense(module) and Vectorised.why_not(job) is None:
+        return Vectorised.create(workers, execution)
+    parallel = local_steps >= WORTH_WORKERS and min(workers, clients_per_round) > 1
+    kind = Processes if parallel else Serial
+    return kind.create(min(workers, clients_per_round), execution)
 
 
 def is_narrow_and_dense(module: nn.Module) -> bool:

@@ -1,29 +1,58 @@
-"""The seam between the round loop and whatever runs its tasks."""
+"""What an engine is: it runs the tasks of a round where the data lives.
+
+The traits say what others must know of it; nothing asks an engine for its name to decide something.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import ClassVar, Self
 
 from fedrecall.client.work import Job, Result, Task
 from fedrecall.data.federation import Federation
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.recipe.settings import Execution
+from fedrecall.runs.client_states import States
 from fedrecall.vector import Tensors
 
 
-class Engine(Protocol):
-    """Runs tasks where the data lives."""
+class Engine(ABC):
+    """One file with a subclass, and one line in `ENGINES`."""
 
-    name: str
-    workers: int
-    failed: Task | None  # whose work raised what `run` raises
+    name: ClassVar[str]
+    own_rounding: ClassVar[bool] = False  # its bits are not those of `serial`, so it counts in the recipe's hash
+    replaces_workers: ClassVar[bool] = False  # a worker that dies or hangs is replaced, and its tasks run again
+    in_this_process: ClassVar[bool] = True  # user code runs here, where breakpoint() works
+    most_workers: ClassVar[int | None] = None
 
-    def open(self, job: Job, federation: Federation, store: ClientStore) -> None: ...
+    workers: int = 1
+    failed: Task | None = None  # whose work raised what `run` raises
 
+    @classmethod
+    @abstractmethod
+    def create(cls, workers: int, execution: Execution) -> Self:
+        """An engine of so many workers; nothing is started yet."""
+
+    @classmethod
+    def why_not(cls, job: Job) -> str | None:
+        """What of a job this engine does not do, if anything."""
+        return None
+
+    @abstractmethod
+    def open(self, job: Job, federation: Federation, states: States) -> None: ...
+
+    @abstractmethod
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         """What the tasks that follow start from or evaluate."""
 
+    @abstractmethod
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """The results, in the order of the tasks. Their tensors are good until the next result is asked for."""
 
+    @abstractmethod
     def close(self) -> None: ...
+
+    @property
+    def rounding(self) -> str:
+        """What stands for this engine in a recipe's hash: nothing, where it has the bits of `serial`."""
+        return self.name if self.own_rounding else ""

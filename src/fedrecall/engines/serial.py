@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Self
 
 import torch
 
 from fedrecall.client.work import Job, Result, Task
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
+from fedrecall.engines.engine import Engine
 from fedrecall.engines.malloc import keep_freed_memory
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.recipe.settings import Execution
+from fedrecall.runs.client_states import States
 from fedrecall.vector import Tensors
 
 
-class Serial:
+class Serial(Engine):
     """One worker, here."""
 
     name = "serial"
-    workers = 1
-    failed: Task | None = None
+    most_workers = 1
 
-    def open(self, job: Job, federation: Federation, store: ClientStore) -> None:
+    @classmethod
+    def create(cls, workers: int, execution: Execution) -> Self:
+        return cls()
+
+    def open(self, job: Job, federation: Federation, states: States) -> None:
         keep_freed_memory()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(job.local.threads)
-        self._worker = Worker(job, federation, store)
+        self._worker = Worker(job, federation, states)
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         self._worker.publish(server, buffers)

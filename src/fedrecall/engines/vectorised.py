@@ -8,34 +8,52 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
+from typing import Self
 
 import numpy as np
 import torch
 
-from fedrecall.algorithms.base import Algorithm
-from fedrecall.client.cohort import Cohort, Trained
-from fedrecall.client.work import Job, Result, Task, grouped
+from fedrecall.client.cohort import Cohort, CohortResult
+from fedrecall.client.work import Job, Result, Task, Trained, TrainedGroup, TrainResult, TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
+from fedrecall.engines.engine import Engine
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.errors import InputError
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.recipe.settings import Execution
+from fedrecall.runs.client_states import States
 from fedrecall.vector import Tensors
 
 CLIENTS = 256  # of one batch of models at most: enough to be worth the calls, and no more memory than that takes
 
 
-class Vectorised:
+class Vectorised(Engine):
     """Threads that train a batch of clients each; everything else is done one after the other, here."""
 
     name = "vectorised"
-    failed: Task | None = None
+    own_rounding = True
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
-    def open(self, job: Job, federation: Federation, store: ClientStore) -> None:
-        reason = why_not(job)
+    @classmethod
+    def create(cls, workers: int, execution: Execution) -> Self:
+        return cls(workers)
+
+    @classmethod
+    def why_not(cls, job: Job) -> str | None:
+        if "previous" in job.algorithm.needs:
+            return "the algorithm compares each client with its previous model"
+        if job.batch_norm == "local" and "teacher" in job.objective.needs:
+            return "batch_norm is 'local' and the objective has a teacher"
+        if job.algorithm.pooled:
+            return "there is one client only"
+        if job.local.precision != "float32":
+            return "local.precision is not float32"
+        return None
+
+    def open(self, job: Job, federation: Federation, states: States) -> None:
+        reason = self.why_not(job)
         if reason:
             raise InputError(
                 f"the engine 'vectorised' does not fit here: {reason}; choose 'serial' or 'processes'"
@@ -45,32 +63,33 @@ class Vectorised:
         torch.set_num_threads(1)
         self.job, self.federation = job, federation
         federation.train.map_pages()
-        self._worker = Worker(job, federation, store)
+        self._worker = Worker(job, federation, states)
         self._cohorts: SimpleQueue[Cohort] = SimpleQueue()
         for _ in range(self.workers):
             self._cohorts.put(Cohort(job, federation))
         self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
         # Such an algorithm sends its clients' models as they are, so their sum is all that is wanted.
-        self._sends_models = type(job.algorithm).finish is Algorithm.finish and not job.own_buffers
+        self._sends_models = job.algorithm.sends_models and not job.own_buffers
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         self._worker.publish(server, buffers)
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         tasks = list(tasks)
-        if not tasks or tasks[0].kind == "evaluate":
+        training = [task for task in tasks if isinstance(task, TrainTask)]
+        if not training:
             for task in tasks:
                 self.failed = task
                 result = self._worker.run(task)
                 self.failed = None
                 yield result
             return
-        for results in self._pool.map(self._train, self._groups(tasks)):
+        for results in self._pool.map(self._train, self._groups(training)):
             yield from results
 
-    def _groups(self, tasks: Sequence[Task]) -> list[list[Task]]:
+    def _groups(self, tasks: Sequence[TrainTask]) -> list[list[TrainTask]]:
         """Clients with batches of the same sizes together, the largest first, in equal batches of models."""
-        local, together = self.job.local, dict[int, list[Task]]()
+        local, together = self.job.local, dict[int, list[TrainTask]]()
         alike = self.federation.train_sizes(np.array([task.client for task in tasks]))
         if local.partial_batch != "keep":
             alike = np.minimum(alike, local.batch_size)
@@ -78,7 +97,7 @@ class Vectorised:
             together.setdefault(size, []).append(task)
         return [part for group in together.values() for part in evenly(group)]
 
-    def _train(self, tasks: list[Task]) -> Iterable[Result]:
+    def _train(self, tasks: list[TrainTask]) -> Iterable[Trained]:
         states = [self._worker.client_state(task) for task in tasks]
         cohort = self._cohorts.get()
         try:
@@ -95,10 +114,10 @@ class Vectorised:
             self._cohorts.put(cohort)
         if self._sends_models and not tasks[0].probe:
             buffers = trained.buffers if self._worker.flat.has_buffers else {}
-            return [grouped(trained.rows, {"w": trained.w}, buffers, self.job.algorithm)]
+            return [TrainedGroup.of(trained.rows, {"w": trained.w}, buffers, self.job.algorithm)]
         return self._finished(trained, states)  # one after the other, as they are asked for
 
-    def _finished(self, trained: Trained, states: list[Tensors]) -> Iterator[Result]:
+    def _finished(self, trained: CohortResult, states: list[Tensors]) -> Iterator[TrainResult]:
         """What each client sends and keeps."""
         rows = trained.rows
         for i, (task, state) in enumerate(zip(rows.tasks, states)):
@@ -110,20 +129,7 @@ class Vectorised:
         torch.set_num_threads(self._threads_before)
 
 
-def evenly(tasks: list[Task]) -> list[list[Task]]:
+def evenly(tasks: list[TrainTask]) -> list[list[TrainTask]]:
     """By their number alone, so that all threads come to the same bits, however many there are."""
     parts = -(-len(tasks) // CLIENTS)
     return [tasks[i * len(tasks) // parts : (i + 1) * len(tasks) // parts] for i in range(parts)]
-
-
-def why_not(job: Job) -> str | None:
-    """What of a job this engine does not do, if anything."""
-    if "previous" in job.algorithm.needs:
-        return "the algorithm compares each client with its previous model"
-    if job.batch_norm == "local" and "teacher" in job.objective.needs:
-        return "batch_norm is 'local' and the objective has a teacher"
-    if job.algorithm.pooled:
-        return "there is one client only"
-    if job.local.precision != "float32":
-        return "local.precision is not float32"
-    return None

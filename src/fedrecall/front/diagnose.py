@@ -6,7 +6,7 @@ makes the difference. `diagnosis.py` puts it in words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,16 +19,21 @@ from fedrecall.algorithms import ALGORITHMS, FedAvg
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
-from fedrecall.front.federate import Run, copies_of, described
+from fedrecall.front.execute import Plan, execute
+from fedrecall.front.federate import copies_of, described
+from fedrecall.front.run import Run
 from fedrecall.models.build import has_statistics
 from fedrecall.models.weights import check_weights, read_weights, with_weights
 from fedrecall.objectives import OBJECTIVES, WSM, CrossEntropy, Objective
 from fedrecall.recipe.files import Tree
+from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.recipe.settings import Local
 from fedrecall.report.diagnosis import Findings, findings, opening, sentences
-from fedrecall.runs.folder import RunFolder, finite
-from fedrecall.simulation.loop import carry_out
+from fedrecall.runs import files
+from fedrecall.runs.folder import RunFolder
+from fedrecall.runs.lines import finite
+from fedrecall.runs.reader import load
 from fedrecall.simulation.round import Experiment
 
 ENOUGH = 10  # clients: with fewer than this, one unusual client is the result
@@ -149,8 +154,6 @@ def examine(
     quiet: bool = True,
 ) -> Diagnosis:
     """Both rounds and what they say; nothing is written before all that can be checked is."""
-    from fedrecall.simulation.progress import ProgressLine  # rich draws random numbers when it is imported
-
     count = how_many(recipe, federation.population, clients)
     refuse_unmeasurable(federation)
     check_start(recipe, make_model, federation, start)
@@ -164,13 +167,16 @@ def examine(
         experiments[name] = Experiment(chosen, job, federation)
 
     parent = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "diagnose")
-    runs, found = {}, {}
-    for name, experiment in experiments.items():
-        with ProgressLine(name.replace("_", "-"), 1, quiet=quiet) as progress:
-            carry_out(experiment, RunFolder.create(parent.path / name), progress)
-        runs[name] = Run(parent.path / name, make_model)
-        found[name] = findings(runs[name].forgetting[1], federation.class_names, federation.population)
-    report, notes = reported(list(runs.values()), parent.path / "report.html")
+    folders = {name: RunFolder.create(parent.path / name) for name in experiments}
+    plans = [Plan(experiment, folders[name], name.replace("_", "-")) for name, experiment in experiments.items()]
+    report = parent.path / files.REPORT
+    execute(plans, report=report, quiet=quiet)
+    runs = {name: Run(folder.path, make_model) for name, folder in folders.items()}
+    found = {
+        name: findings(run.forgetting[1], federation.class_names, federation.population)
+        for name, run in runs.items()
+    }
+    notes = warnings_about([run.path for run in runs.values()])
     first = opening(
         start.words,
         found["cross_entropy"],
@@ -245,17 +251,10 @@ def one_round(recipe: Recipe, objective: Objective, clients: int, start: Start, 
     return Recipe(**tree)
 
 
-def reported(runs: list[Run], out: Path) -> tuple[Path, list[str]]:
-    """The page about the runs, and its warnings."""
-    from fedrecall.report.comparison import group
-    from fedrecall.report.page import write_page
+def warnings_about(runs: list[Path]) -> list[str]:
+    """What the page about the runs warns of."""
+    from fedrecall.report.comparison import group  # not for who only trains
     from fedrecall.report.warnings import warnings
-    from fedrecall.runs.reader import load  # not for who only trains
 
-    methods = group([load(run.path) for run in runs])
-
-    def notes() -> Iterator[str]:
-        for warning in warnings(methods):
-            yield f"{', '.join(warning.about)}: {warning.text}" if warning.about else warning.text
-
-    return write_page(methods, out), list(notes())
+    found = warnings(group([load(run) for run in runs], titles()))
+    return [f"{', '.join(warning.about)}: {warning.text}" if warning.about else warning.text for warning in found]

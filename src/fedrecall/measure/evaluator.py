@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.client.predict import Judged, pooled
-from fedrecall.client.work import Job, Task
+from fedrecall.client.work import EvaluateResult, EvaluateTask, Job, Predictions
 from fedrecall.data.federation import Federation
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import InputError
@@ -19,11 +18,11 @@ from fedrecall.measure.forgetting import (
     group_mean,
 )
 from fedrecall.measure.metrics import client_metrics, pooled_metrics
-from fedrecall.measure.user_metrics import Metric, measured, own_metrics
+from fedrecall.measure.user_metrics import UserMetric, evaluate, user_metrics
+from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.rng import stream
-from fedrecall.runs.client_states import ClientStore
-from fedrecall.vector import Tensors
+from fedrecall.runs.client_states import StateTable
 
 PART = 1024  # samples of one evaluation task
 MOST_CLIENTS = 500  # on a line of clients.jsonl
@@ -32,21 +31,21 @@ PREFIX = {"validation": "val", "held_out": "held_out", "test": "test"}
 Line = dict[str, Any]
 
 
-class Evaluator:
+class Evaluator(Watcher):
     """Metrics on the pooled validation data, on the held-out clients, and on the test set."""
 
     def __init__(
-        self, recipe: Recipe, job: Job, federation: Federation, metrics: Mapping[str, Metric] | None = None
+        self, recipe: Recipe, job: Job, federation: Federation, metrics: Mapping[str, UserMetric] | None = None
     ) -> None:
         self.recipe, self.federation = recipe, federation
         self.algorithm, self.own_statistics = job.algorithm, job.batch_norm == "local"
-        self.own_metrics = own_metrics(recipe.evaluation.metrics or (), metrics)
+        self.user_metrics = user_metrics(recipe.evaluation.metrics or (), metrics)
         self.has_validation = len(federation.pool("validation")[1]) > 0
         # Of clients' own models, by split and client: the version that was measured, and what was found.
-        self._of_models: dict[tuple[str, int], tuple[int, Line]] = {}
+        self._of_models: dict[tuple[str, int | None], tuple[int, Line]] = {}
         self._classes: list[np.ndarray] = []  # the last accuracy of each class, and the best before it
         self._listed = listed_clients(recipe.seed, federation)
-        for key, wanted in (("target", recipe.evaluation.target), ("metrics", self.own_metrics)):
+        for key, wanted in (("target", recipe.evaluation.target), ("metrics", self.user_metrics)):
             if wanted and not self.has_validation:
                 raise InputError(f"evaluation.{key} is measured on validation data, and partition.validation is 0")
 
@@ -72,36 +71,34 @@ class Evaluator:
             splits.append("test")
         return splits
 
-    def measure(
-        self, t: int, engine: Engine, store: ClientStore, server: Tensors, buffers: Tensors
-    ) -> tuple[Line, Line]:
+    def after(self, round: Round) -> None:
         """The metrics of the global model (or their means over the clients' own models), and those by client."""
-        splits, line, clients = self.due(t), Line(), Line()
+        t, engine, states = round.number, round.engine, round.states
+        splits = self.due(t)
         if splits:
-            engine.publish(t, {"w": self.algorithm.evaluated(server)}, buffers)
+            engine.publish(t, {"w": self.algorithm.evaluated(round.server)}, round.buffers)
         for split in splits:
             if self.algorithm.personal:
-                line |= self._mean_over_models(t, engine, store, split)
+                round.line |= self._mean_over_models(t, engine, states, split)
                 continue
-            judged = self.judged(t, engine, store, split, logits=self._wants_logits(split))
-            line |= self._pooled(t, split, judged)
+            predictions = self.predictions(t, engine, states, split, logits=self._wants_logits(split))
+            round.line |= self._pooled(t, split, predictions)
             if split == "validation":
-                over_clients, clients = self._by_client(t, judged)
-                line |= over_clients
-        return line, clients
+                over_clients, round.by_client = self._by_client(t, predictions)
+                round.line |= over_clients
 
     def _wants_logits(self, split: str) -> bool:
-        return split == "validation" and bool(self.own_metrics)
+        return split == "validation" and bool(self.user_metrics)
 
-    def _pooled(self, t: int, split: str, judged: Judged) -> Line:
+    def _pooled(self, t: int, split: str, predictions: Predictions) -> Line:
         """Of one model on all samples of a split."""
         labels, prefix = self._labels(split), PREFIX[split]
         if split == "held_out":
-            return {"held_out_accuracy": float(judged["correct"].mean())}
-        found = pooled_metrics(judged, labels, self.federation.num_classes)
-        if self._wants_logits(split):
-            for name, function in self.own_metrics.items():
-                found[name] = measured(name, function, judged["logits"], labels.copy(), t)
+            return {"held_out_accuracy": float(predictions.correct.mean())}
+        found = pooled_metrics(predictions, labels, self.federation.num_classes)
+        if (logits := predictions.logits) is not None:
+            for name, function in self.user_metrics.items():
+                found[name] = evaluate(name, function, logits, labels.copy(), t)
         return {f"{prefix}_{name}": value for name, value in found.items()}
 
     def _labels(self, split: str) -> np.ndarray:
@@ -109,16 +106,16 @@ class Evaluator:
         labels: np.ndarray = source.y[positions]
         return labels
 
-    def _by_client(self, t: int, judged: Judged) -> tuple[Line, Line]:
+    def _by_client(self, t: int, predictions: Predictions) -> tuple[Line, Line]:
         """Over clients and over classes, for the round's line; and the line of clients.jsonl."""
         federation = self.federation
         owners, population = federation.owners(), federation.population
-        accuracy = client_accuracy(judged["correct"], owners, population)
-        classes = group_mean(judged["correct"], self._labels("validation"), federation.num_classes)
+        accuracy = client_accuracy(predictions.correct, owners, population)
+        classes = group_mean(predictions.correct, self._labels("validation"), federation.num_classes)
         line = {f"val_{name}": value for name, value in client_metrics(accuracy).items()}
         line |= self._global_forgetting(classes)
         listed = self._listed
-        nll, samples = group_mean(judged["nll"], owners, population), np.bincount(owners, minlength=population)
+        nll, samples = group_mean(predictions.nll, owners, population), np.bincount(owners, minlength=population)
         return line, {
             "round": t,
             "client": listed.tolist(),
@@ -140,47 +137,47 @@ class Evaluator:
             "global_forgetting_from_best": global_forgetting_from_best(best[None], classes),
         }
 
-    def judged(
+    def predictions(
         self,
         t: int,
         engine: Engine,
-        store: ClientStore,
+        states: StateTable,
         split: str,
         clients: Sequence[int] = (),
         logits: bool = False,
-    ) -> Judged:
+    ) -> Predictions:
         """What the published model makes of each pooled sample of a split; of "validation", or of these clients'.
 
         Where batch-norm statistics stay with the clients, each client's samples are judged with its own.
         """
-        whole = Task("evaluate", t, 0, split=split, clients=tuple(clients), logits=logits)
+        whole = EvaluateTask(t, 0, split, clients=tuple(clients), logits=logits)
         if not self.own_statistics:
             return self._parts(engine, [whole])
         own = [
-            whole._replace(client=client, state_version=store.version(client), clients=(client,))
+            whole._replace(client=client, state_version=states.version(client), clients=(client,))
             for client in clients or range(self.federation.population)
         ]
         return self._parts(engine, own)
 
-    def _parts(self, engine: Engine, wholes: list[Task]) -> Judged:
+    def _parts(self, engine: Engine, wholes: list[EvaluateTask]) -> Predictions:
         """The tasks' data one after the other, in parts that the engine can share out."""
-        parts: list[Task] = []
+        parts: list[EvaluateTask] = []
         for task in wholes:
-            size = len(pooled(self.federation, task.split, task.clients)[1])
+            size = len(self.federation.pool(task.split, task.clients)[1])
             for start in range(0, size, PART):
                 parts.append(task._replace(order=len(parts), start=start, stop=min(start + PART, size)))
-        judged = [result.metrics for result in engine.run(parts)]
-        return {name: np.concatenate([part[name] for part in judged]) for name in judged[0]}
+        results = engine.run(parts)
+        return Predictions.concatenate([r.predictions for r in results if isinstance(r, EvaluateResult)])
 
-    def _mean_over_models(self, t: int, engine: Engine, store: ClientStore, split: str) -> Line:
+    def _mean_over_models(self, t: int, engine: Engine, states: StateTable, split: str) -> Line:
         """A client's own model is evaluated once, until it trains again."""
         lines = []
         for client in range(self.federation.population):
-            version = store.version(client)
-            key = (split, client if version else -1)
+            version = states.version(client)
+            key = (split, client if version else None)
             if key not in self._of_models or self._of_models[key][0] != version:
-                whole = Task("evaluate", t, 0, key[1], state_version=version, split=split)
-                whole = whole._replace(logits=self._wants_logits(split))
+                logits = self._wants_logits(split)
+                whole = EvaluateTask(t, 0, split, key[1], state_version=version, logits=logits)
                 self._of_models[key] = version, self._pooled(t, split, self._parts(engine, [whole]))
             lines.append(self._of_models[key][1])
         return {name: float(np.mean([line[name] for line in lines])) for name in lines[0]}

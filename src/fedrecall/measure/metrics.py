@@ -3,99 +3,272 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from fedrecall.measure.forgetting import group_mean, mean_of_known
 
+if TYPE_CHECKING:
+    from fedrecall.client.work import Predictions
+
 BINS = 15  # of the calibration error
 WORST = 0.1  # the share of the clients that are the worst
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that is measured: its name in the files, what it means, and which way it is better, if any."""
+
+    name: str
+    words: str
+    better: Better | None = None
+
 
 # Which model, on which data, over which clients, with which weights, at which moment.
 # "Evaluated" rounds are every `evaluation.every` rounds and the last one, "tested" rounds the last
 # `evaluation.test_last`, "probed" rounds those of `forgetting`.
-METRICS: dict[str, str] = {
-    "round": "The number of the round, counted from 1.",
-    "clients": "The clients that trained in the round, in the order of the server's sum.",
-    "lr": "The local learning rate of the round.",
-    "train_loss": "The clients' mean objective over their local steps, on their training batches, weighted "
-    "by their training samples, in every round.",
-    "bytes_up": "Bytes of the tensors that the round's clients sent to the server, all together.",
-    "bytes_down": "Bytes of the tensors that the server sent to the round's clients, all together.",
-    "flops": "Floating-point operations of the round's local training: the forward and backward pass of one "
-    "sample, times the samples of all local steps of all clients.",
-    "val_accuracy": "Accuracy of the global model after the round on the pooled validation data of all "
-    "training clients, every sample weighing the same, at evaluated rounds.",
-    "val_accuracy_mean": "Mean over the training clients, each weighing the same, of the global model's "
-    "accuracy on the client's validation data, at evaluated rounds.",
-    "val_accuracy_worst": "Mean of the same accuracies over the worst tenth of the training clients (rounded "
-    "up), at evaluated rounds.",
-    "val_accuracy_sd": "Standard deviation of the same accuracies over the training clients, at evaluated rounds.",
-    "val_accuracy_macro": "Mean over the classes, each weighing the same, of the global model's accuracy on "
-    "the class's samples in the pooled validation data, at evaluated rounds.",
-    "val_nll": "Mean negative log-likelihood of the labels under the global model on the pooled validation "
-    "data, every sample weighing the same, at evaluated rounds.",
-    "val_ece": "Expected calibration error of the global model on the pooled validation data: the mean over "
-    "samples of the gap between confidence and accuracy in 15 bins of equal width, at evaluated rounds.",
-    "held_out_accuracy": "Accuracy of the global model after the round on all data of the held-out clients, "
-    "every sample weighing the same, at evaluated rounds.",
-    "test_accuracy": "Accuracy of the global model after the round on the test set, at tested rounds.",
-    "test_accuracy_macro": "Mean over the classes, each weighing the same, of the global model's accuracy on "
-    "the class's samples in the test set, at tested rounds.",
-    "test_nll": "Mean negative log-likelihood of the labels under the global model on the test set, at "
-    "tested rounds.",
-    "test_ece": "Expected calibration error (15 bins) of the global model on the test set, at tested rounds.",
-    "update_norm": "Mean over the round's clients of the Euclidean norm of the client's update y - x, "
-    "weights only, at evaluated rounds.",
-    "update_cosine": "Mean over the pairs of the round's clients of the cosine between their updates y - x, "
-    "at evaluated rounds.",
-    "forgetting": "What local training loses on others: mean over the pairs of a client i of the round and "
-    "another client k of F[i, k], the accuracy of the global model before the round less that of client i's "
-    "model after its local steps, on client k's validation data, at probed rounds.",
-    "forgetting_se": "Standard error of the forgetting that comes from measuring it on a sample of the "
-    "clients' data.",
-    "learned": "What local training gains on its own: mean over the round's clients i of the accuracy of "
-    "client i's model after its local steps less that of the global model before the round, on client i's "
-    "validation data, at probed rounds.",
-    "forgotten_drops": "The drops alone: mean of max(F[i, k], 0) over the pairs of `forgetting`.",
-    "forgotten_rises": "The rises alone: mean of max(-F[i, k], 0) over the pairs of `forgetting`.",
-    "forgotten_present": "Forgetting per class, where the client has it: mean over the pairs of a client i "
-    "of the round and a class in its training data of the accuracy on the class that its training lost, on "
-    "the pooled validation data, at probed rounds.",
-    "forgotten_absent": "Forgetting per class, where the client lacks it: the same mean over the pairs of a "
-    "client i and a class that is not in its training data.",
-    "forgetting_global_statistics": "Forgetting by the weights alone: the same as `forgetting`, of client "
-    "i's weights with the batch-norm statistics that it was sent.",
-    "lost_by_aggregation": "What averaging loses: mean over the clients k of the mean accuracy of the "
-    "round's client models less that of the new global model, on client k's validation data, at probed "
-    "rounds.",
-    "global_forgetting": "Mean over the classes of the global model's loss of accuracy since the evaluated "
-    "round before, a gain counting as zero, on the pooled validation data, at evaluated rounds.",
-    "global_forgetting_from_best": "Mean over the classes of the best accuracy at any earlier evaluated "
-    "round less that of the global model now, on the pooled validation data, at evaluated rounds.",
-}
+OF_A_ROUND = (
+    Metric(
+        "round",
+        "The number of the round, counted from 1.",
+    ),
+    Metric(
+        "clients",
+        "The clients that trained in the round, in the order of the server's sum.",
+    ),
+    Metric(
+        "lr",
+        "The local learning rate of the round.",
+    ),
+    Metric(
+        "train_loss",
+        "The clients' mean objective over their local steps, on their training batches, weighted by their "
+        "training samples, in every round.",
+        "lower",
+    ),
+    Metric(
+        "bytes_up",
+        "Bytes of the tensors that the round's clients sent to the server, all together.",
+        "lower",
+    ),
+    Metric(
+        "bytes_down",
+        "Bytes of the tensors that the server sent to the round's clients, all together.",
+        "lower",
+    ),
+    Metric(
+        "flops",
+        "Floating-point operations of the round's local training: the forward and backward pass of one "
+        "sample, times the samples of all local steps of all clients.",
+        "lower",
+    ),
+    Metric(
+        "val_accuracy",
+        "Accuracy of the global model after the round on the pooled validation data of all training clients, "
+        "every sample weighing the same, at evaluated rounds.",
+        "higher",
+    ),
+    Metric(
+        "val_accuracy_mean",
+        "Mean over the training clients, each weighing the same, of the global model's accuracy on the "
+        "client's validation data, at evaluated rounds.",
+        "higher",
+    ),
+    Metric(
+        "val_accuracy_worst",
+        "Mean of the same accuracies over the worst tenth of the training clients (rounded up), at evaluated "
+        "rounds.",
+        "higher",
+    ),
+    Metric(
+        "val_accuracy_sd",
+        "Standard deviation of the same accuracies over the training clients, at evaluated rounds.",
+        "lower",
+    ),
+    Metric(
+        "val_accuracy_macro",
+        "Mean over the classes, each weighing the same, of the global model's accuracy on the class's samples "
+        "in the pooled validation data, at evaluated rounds.",
+        "higher",
+    ),
+    Metric(
+        "val_nll",
+        "Mean negative log-likelihood of the labels under the global model on the pooled validation data, "
+        "every sample weighing the same, at evaluated rounds.",
+        "lower",
+    ),
+    Metric(
+        "val_ece",
+        "Expected calibration error of the global model on the pooled validation data: the mean over samples "
+        "of the gap between confidence and accuracy in 15 bins of equal width, at evaluated rounds.",
+        "lower",
+    ),
+    Metric(
+        "held_out_accuracy",
+        "Accuracy of the global model after the round on all data of the held-out clients, every sample "
+        "weighing the same, at evaluated rounds.",
+        "higher",
+    ),
+    Metric(
+        "test_accuracy",
+        "Accuracy of the global model after the round on the test set, at tested rounds.",
+        "higher",
+    ),
+    Metric(
+        "test_accuracy_macro",
+        "Mean over the classes, each weighing the same, of the global model's accuracy on the class's samples "
+        "in the test set, at tested rounds.",
+        "higher",
+    ),
+    Metric(
+        "test_nll",
+        "Mean negative log-likelihood of the labels under the global model on the test set, at tested rounds.",
+        "lower",
+    ),
+    Metric(
+        "test_ece",
+        "Expected calibration error (15 bins) of the global model on the test set, at tested rounds.",
+        "lower",
+    ),
+    Metric(
+        "update_norm",
+        "Mean over the round's clients of the Euclidean norm of the client's update y - x, weights only, at "
+        "evaluated rounds.",
+    ),
+    Metric(
+        "update_cosine",
+        "Mean over the pairs of the round's clients of the cosine between their updates y - x, at evaluated "
+        "rounds.",
+    ),
+    Metric(
+        "forgetting",
+        "What local training loses on others: mean over the pairs of a client i of the round and another "
+        "client k of F[i, k], the accuracy of the global model before the round less that of client i's model "
+        "after its local steps, on client k's validation data, at probed rounds.",
+        "lower",
+    ),
+    Metric(
+        "forgetting_se",
+        "Standard error of the forgetting that comes from measuring it on a sample of the clients' data.",
+    ),
+    Metric(
+        "learned",
+        "What local training gains on its own: mean over the round's clients i of the accuracy of client i's "
+        "model after its local steps less that of the global model before the round, on client i's validation "
+        "data, at probed rounds.",
+        "higher",
+    ),
+    Metric(
+        "forgotten_drops",
+        "The drops alone: mean of max(F[i, k], 0) over the pairs of `forgetting`.",
+        "lower",
+    ),
+    Metric(
+        "forgotten_rises",
+        "The rises alone: mean of max(-F[i, k], 0) over the pairs of `forgetting`.",
+        "higher",
+    ),
+    Metric(
+        "forgotten_present",
+        "Forgetting per class, where the client has it: mean over the pairs of a client i of the round and a "
+        "class in its training data of the accuracy on the class that its training lost, on the pooled "
+        "validation data, at probed rounds.",
+        "lower",
+    ),
+    Metric(
+        "forgotten_absent",
+        "Forgetting per class, where the client lacks it: the same mean over the pairs of a client i and a "
+        "class that is not in its training data.",
+        "lower",
+    ),
+    Metric(
+        "forgetting_global_statistics",
+        "Forgetting by the weights alone: the same as `forgetting`, of client i's weights with the batch-norm "
+        "statistics that it was sent.",
+        "lower",
+    ),
+    Metric(
+        "lost_by_aggregation",
+        "What averaging loses: mean over the clients k of the mean accuracy of the round's client models less "
+        "that of the new global model, on client k's validation data, at probed rounds.",
+        "lower",
+    ),
+    Metric(
+        "global_forgetting",
+        "Mean over the classes of the global model's loss of accuracy since the evaluated round before, a "
+        "gain counting as zero, on the pooled validation data, at evaluated rounds.",
+        "lower",
+    ),
+    Metric(
+        "global_forgetting_from_best",
+        "Mean over the classes of the best accuracy at any earlier evaluated round less that of the global "
+        "model now, on the pooled validation data, at evaluated rounds.",
+        "lower",
+    ),
+)
+OF_A_RUN = (
+    Metric(
+        "final_accuracy",
+        "Mean of `test_accuracy` over the tested rounds.",
+        "higher",
+    ),
+    Metric(
+        "final_accuracy_sd",
+        "Standard deviation of `test_accuracy` over the tested rounds.",
+        "lower",
+    ),
+    Metric(
+        "final_accuracy_rounds",
+        "How many rounds the final accuracy is the mean of.",
+    ),
+    Metric(
+        "last_val_accuracy",
+        "`val_accuracy` of the last evaluated round.",
+        "higher",
+    ),
+    Metric(
+        "forgetting",
+        "Mean of `forgetting` over the probed rounds.",
+        "lower",
+    ),
+    Metric(
+        "learned",
+        "Mean of `learned` over the probed rounds.",
+        "higher",
+    ),
+    Metric(
+        "rounds_to_target",
+        "The first evaluated round whose `val_accuracy` is at least `evaluation.target`.",
+        "lower",
+    ),
+    Metric(
+        "bytes_to_target",
+        "`bytes_up` and `bytes_down` of all rounds up to that one.",
+        "lower",
+    ),
+    Metric(
+        "flops_to_target",
+        "`flops` of all rounds up to that one.",
+        "lower",
+    ),
+)
+METRICS = {metric.name: metric for metric in OF_A_ROUND}
+SUMMARY = {metric.name: metric for metric in OF_A_RUN}
+# What may decide when a run ends and which model is kept: what is measured on validation data.
+DECIDING = {name: metric for name, metric in METRICS.items() if name.startswith("val_") and metric.better}
 
-SUMMARY: dict[str, str] = {
-    "final_accuracy": "Mean of `test_accuracy` over the tested rounds.",
-    "final_accuracy_sd": "Standard deviation of `test_accuracy` over the tested rounds.",
-    "final_accuracy_rounds": "How many rounds the final accuracy is the mean of.",
-    "last_val_accuracy": "`val_accuracy` of the last evaluated round.",
-    "forgetting": "Mean of `forgetting` over the probed rounds.",
-    "learned": "Mean of `learned` over the probed rounds.",
-    "rounds_to_target": "The first evaluated round whose `val_accuracy` is at least `evaluation.target`.",
-    "bytes_to_target": "`bytes_up` and `bytes_down` of all rounds up to that one.",
-    "flops_to_target": "`flops` of all rounds up to that one.",
-}
 
-
-def pooled_metrics(judged: Mapping[str, np.ndarray], labels: np.ndarray, classes: int) -> dict[str, float]:
+def pooled_metrics(predictions: Predictions, labels: np.ndarray, classes: int) -> dict[str, float]:
     """Of one model on pooled samples, every sample weighing the same (but for `accuracy_macro`)."""
     return {
-        "accuracy": float(judged["correct"].mean()),
-        "accuracy_macro": mean_of_known(group_mean(judged["correct"], labels, classes)),
-        "nll": float(judged["nll"].mean(dtype=np.float64)),
-        "ece": calibration_error(judged["confidence"], judged["correct"]),
+        "accuracy": float(predictions.correct.mean()),
+        "accuracy_macro": mean_of_known(group_mean(predictions.correct, labels, classes)),
+        "nll": float(predictions.nll.mean(dtype=np.float64)),
+        "ece": calibration_error(predictions.confidence, predictions.correct),
     }
 
 

@@ -10,26 +10,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedrecall.client.predict import pooled
-from fedrecall.client.work import Result, Task
+from fedrecall.client.work import ProbeAnswers, Trained, TrainResult, TrainTask
 from fedrecall.data.federation import Federation
-from fedrecall.engines.engine import Engine
 from fedrecall.errors import InputError
 from fedrecall.measure import forgetting
 from fedrecall.measure.evaluator import Evaluator
+from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.rng import stream
-from fedrecall.runs.client_states import ClientStore
-from fedrecall.vector import Tensors
 
 Arrays = dict[str, np.ndarray]
 
 
-class Probes:
-    """Decides when there is a probe, and on whose data."""
+class Probes(Watcher):
+    """Decides when there is a probe, and on whose data. After a probed round, `arrays` are those of its file."""
 
     def __init__(self, recipe: Recipe, federation: Federation, evaluator: Evaluator) -> None:
         self.recipe, self.federation, self.evaluator = recipe, federation, evaluator
+        self.arrays: Arrays | None = None
+        self._probe: ProbedRound | None = None
         if any(map(recipe.forgetting.due, range(1, recipe.rounds + 1))):
             self._check()
 
@@ -42,13 +41,13 @@ class Probes:
                 f"{self.recipe.algorithm['name']!r} there is none: say forgetting.every=0"
             )
 
-    def begin(self, t: int, engine: Engine, store: ClientStore, tasks: list[Task]) -> Probe | None:
-        """The probe of a round whose model is published and not trained yet; None if there is none."""
-        if not self.recipe.forgetting.due(t):
-            return None
-        probe = Probe(self.federation, self.evaluator, tasks, self._sampled(t))
-        probe.before(engine, store)
-        return probe
+    def before(self, round: Round) -> None:
+        self._probe, self.arrays = None, None
+        if self.recipe.forgetting.due(round.number):
+            self._probe = ProbedRound(self.federation, round.tasks, self._sampled(round.number))
+            round.tasks = [self._probe.asked_of(task) for task in round.tasks]
+            clients = self._probe.clients_before()
+            self._probe.before = self._probe.accuracies(self._correct(round, clients), clients)
 
     def _sampled(self, t: int) -> list[int] | None:
         """The clients on whose data this round is probed, of those who have some; None: all training clients."""
@@ -59,66 +58,78 @@ class Probes:
         random = stream(self.recipe.seed, "probe", t)
         return sorted(random.choice(able, size=min(wanted, len(able)), replace=False).tolist())
 
+    def _correct(self, round: Round, clients: Sequence[int]) -> np.ndarray:
+        """What the published model gets right."""
+        engine, states = round.engine, round.states
+        return self.evaluator.predictions(round.number, engine, states, "validation", clients).correct
 
-class Probe:
-    """One probed round.
+    def result(self, round: Round, result: Trained) -> None:
+        if self._probe and isinstance(result, TrainResult) and result.probe:  # who is probed is not in a group
+            self._probe.add(result.task, result.probe)
+
+    def after(self, round: Round) -> None:
+        if self._probe is None:
+            return
+        # The vector that the next clients would be sent, as before: not a mean that is only evaluated.
+        vector = self.evaluator.algorithm.broadcast(round.server)["w"]
+        round.engine.publish(round.number, {"w": vector}, round.buffers)
+        clients = self._probe.clients_after()
+        after = self._probe.accuracies(self._correct(round, clients), clients)["columns"]
+        self.arrays = self._probe.arrays() | {"after_aggregation": after}
+        round.line |= forgetting.probe_metrics(self.arrays, self.federation.population)
+
+
+class ProbedRound:
+    """What is known of one probed round.
 
     The columns are all training clients, or a sample of them. A model's own client need not be in the sample; its
     data then come after those of the columns, for what the model learned.
     """
 
-    def __init__(
-        self, federation: Federation, evaluator: Evaluator, tasks: list[Task], sample: Sequence[int] | None
-    ) -> None:
-        self.federation, self.evaluator, self.sampled = federation, evaluator, sample is not None
+    before: Arrays
+
+    def __init__(self, federation: Federation, tasks: list[TrainTask], sample: Sequence[int] | None) -> None:
+        self.federation, self.sampled = federation, sample is not None
         self.columns = list(range(federation.population)) if sample is None else list(sample)
-        self.models = [task.client for task in tasks]
-        self.round = tasks[0].round
-        self.tasks = [task._replace(probe=True, clients=self._with_own([task.client])) for task in tasks]
+        self.everyone = [task.client for task in tasks]
+        self.models: list[int] = []  # the clients of the rows
         self.rows: list[Arrays] = []
+
+    def asked_of(self, task: TrainTask) -> TrainTask:
+        return task._replace(probe=True, clients=self._with_own([task.client]))
+
+    def clients_before(self) -> tuple[int, ...]:
+        return self._with_own(self.everyone)
+
+    def clients_after(self) -> tuple[int, ...]:
+        return tuple(self.columns) if self.sampled else ()
 
     def _with_own(self, models: Sequence[int]) -> tuple[int, ...]:
         """Whose data a model is evaluated on, in the words of a task."""
         return (*self.columns, *(i for i in models if i not in self.columns)) if self.sampled else ()
 
-    def before(self, engine: Engine, store: ClientStore) -> None:
-        clients = self._with_own(self.models)
-        judged = self.evaluator.judged(self.round, engine, store, "validation", clients)
-        self._before = self._accuracies(judged["correct"], clients)
-
-    def add(self, result: Result) -> None:
+    def add(self, task: TrainTask, answers: ProbeAnswers) -> None:
         """The model of a client, as it was after its local steps."""
-        clients = result.task.clients
-        row = self._accuracies(result.metrics["correct"], clients)
-        if "correct_global_statistics" in result.metrics:
-            other = self._accuracies(result.metrics["correct_global_statistics"], clients)
-            row["global_statistics"] = other["columns"]
+        row = self.accuracies(answers.correct, task.clients)
+        if answers.with_global_statistics is not None:
+            row["global_statistics"] = self.accuracies(answers.with_global_statistics, task.clients)["columns"]
+        self.models.append(task.client)
         self.rows.append(row)
 
-    def finish(
-        self, engine: Engine, store: ClientStore, server: Tensors, buffers: Tensors
-    ) -> tuple[Arrays, dict[str, float]]:
-        """The arrays of the round's file, and what its line says. `server` is the state after the round."""
-        # The vector that the next clients would be sent, as `before` was: not a mean that is only evaluated.
-        engine.publish(self.round, {"w": self.evaluator.algorithm.broadcast(server)["w"]}, buffers)
-        clients = tuple(self.columns) if self.sampled else ()
-        judged = self.evaluator.judged(self.round, engine, store, "validation", clients)
-        arrays = self._arrays() | {"after_aggregation": self._accuracies(judged["correct"], clients)["columns"]}
-        return arrays, forgetting.probe_metrics(arrays, self.federation.population)
-
-    def _accuracies(self, correct: np.ndarray, clients: Sequence[int]) -> Arrays:
+    def accuracies(self, correct: np.ndarray, clients: Sequence[int]) -> Arrays:
         """By client (all of those judged, and the columns alone) and, on the columns' data, by class."""
         federation, among = self.federation, len(self.columns)
         sizes = [len(federation.validation_indices(client)) for client in clients or self.columns]
         accuracy = forgetting.client_accuracy(correct, np.repeat(np.arange(len(sizes)), sizes), len(sizes))
         inside = sum(sizes[:among])
-        source, positions = pooled(federation, "validation", clients)
+        source, positions = federation.pool("validation", clients)
         labels = source.y[positions[:inside]]
         classes = forgetting.group_mean(correct[:inside], labels, federation.num_classes)
         return {"all": accuracy, "columns": accuracy[:among], "classes": classes}
 
-    def _arrays(self) -> Arrays:
-        before, rows, federation = self._before, self.rows, self.federation
+    def arrays(self) -> Arrays:
+        """Those of the round's file, but for the new global model's."""
+        before, rows, federation = self.before, self.rows, self.federation
         samples = [federation.validation_indices(client) for client in self.columns]
         labels = federation.train.y[np.concatenate(samples)]
         arrays = {
@@ -135,7 +146,7 @@ class Probe:
         if all("global_statistics" in row for row in rows):
             arrays["after_global_statistics"] = np.stack([row["global_statistics"] for row in rows])
         if self.sampled:
-            asked = self._with_own(self.models)
+            asked = self._with_own(self.everyone)
             arrays["own_before"] = before["all"][[asked.index(client) for client in self.models]]
             own = [row["all"][self._with_own([i]).index(i)] for i, row in zip(self.models, rows)]
             arrays["own_after"] = np.array(own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +13,12 @@ from torch.utils.flop_counter import flop_registry
 
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.client.batches import steps_per_epoch
-from fedrecall.client.work import Group, Result
+from fedrecall.client.work import Trained
 from fedrecall.data.federation import Federation
-from fedrecall.models.build import dry_batch
+from fedrecall.measure.watcher import Round, Watcher
+from fedrecall.models.build import dry_batch, least_samples
 from fedrecall.recipe.settings import Local
-from fedrecall.vector import FlatModel, Tensors
+from fedrecall.vector import FlatModel
 
 
 class Operations(TorchDispatchMode):
@@ -98,36 +100,34 @@ class Updates:
         return found
 
 
-@dataclass
-class LocalWork:
-    """Watches the results of a round's local training."""
+class TrainingCost(Watcher):
+    """Counts the operations of each round's local training and, at evaluated rounds, looks at the updates."""
 
-    algorithm: Algorithm
-    local: Local
-    least: int  # samples of a batch
-    flops_per_sample: int
-    sent: Tensors  # what the clients started from
-    updates: Updates | None = None  # None: not in this round
-    trained: Counter[tuple[int, int]] = field(default_factory=Counter)  # clients with so many samples and steps
+    def __init__(self, algorithm: Algorithm, local: Local, flat: FlatModel, federation: Federation) -> None:
+        self.algorithm, self.local = algorithm, local
+        self.least = least_samples(flat.module)
+        self.flops_per_sample = flops_per_sample(flat, federation)
+        self.looks_at_updates: Callable[[int], bool] = lambda round: True
+        self._updates: Updates | None = None
+        self._trained: Counter[tuple[int, int]] = Counter()  # clients with so many samples and steps
 
-    def add(self, result: Result) -> None:
-        if isinstance(result, Group):
-            self.trained.update(result.rows.pairs())
-            for i in range(len(result.rows.tasks)) if self.updates else ():
-                self._add_update({name: stacked[i] for name, stacked in result.sent.items()})
-        else:
-            self.trained[result.n, result.steps] += 1
-            self._add_update(result.sent)
+    def before(self, round: Round) -> None:
+        self._updates = Updates() if self.looks_at_updates(round.number) else None
+        self._trained.clear()
 
-    def _add_update(self, sent: Tensors) -> None:
-        if self.updates is not None:
-            update = self.algorithm.update(sent, self.sent)
-            if update is not None:
-                self.updates.add(update)
+    def result(self, round: Round, result: Trained) -> None:
+        self._trained.update(result.trained())
+        if self._updates is not None:
+            for sent in result.sent_by_each():
+                update = self.algorithm.update(sent, round.sent)
+                if update is not None:
+                    self._updates.add(update)
 
-    def metrics(self) -> dict[str, float]:
+    def after(self, round: Round) -> None:
         samples = sum(
             clients * samples_trained(n, steps, self.local, self.least)
-            for (n, steps), clients in self.trained.items()
+            for (n, steps), clients in self._trained.items()
         )
-        return {"flops": self.flops_per_sample * samples, **(self.updates.metrics() if self.updates else {})}
+        round.line["flops"] = self.flops_per_sample * samples
+        if self._updates is not None:
+            round.line |= self._updates.metrics()

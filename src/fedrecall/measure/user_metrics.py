@@ -11,17 +11,17 @@ from fedrecall.measure.metrics import METRICS
 from fedrecall.recipe.registry import imported
 
 # function(logits [n, C] float32, labels [n] int64) -> a number
-Metric = Callable[[np.ndarray, np.ndarray], float]
+UserMetric = Callable[[np.ndarray, np.ndarray], float]
 
 
-def own_metrics(named: Sequence[str], given: Mapping[str, Metric] | None = None) -> dict[str, Metric]:
+def user_metrics(named: Sequence[str], given: Mapping[str, UserMetric] | None = None) -> dict[str, UserMetric]:
     """The functions that a recipe names as `module:function`, and those given as Python objects, by name."""
     pairs = list((given or {}).items())
     for text in named:
         if ":" not in text:
             raise InputError(f"evaluation.metrics has {text!r}; 'module:function' was expected")
         pairs.append((text.partition(":")[2], imported("evaluation.metrics", text)))
-    found: dict[str, Metric] = {}
+    found: dict[str, UserMetric] = {}
     for name, function in pairs:
         if f"val_{name}" in METRICS or name in found:
             raise InputError(f"a metric of your own is named {name!r}, but val_{name} is written already")
@@ -31,7 +31,7 @@ def own_metrics(named: Sequence[str], given: Mapping[str, Metric] | None = None)
     return found
 
 
-def measured(name: str, function: Metric, logits: np.ndarray, labels: np.ndarray, round: int) -> float:
+def evaluate(name: str, function: UserMetric, logits: np.ndarray, labels: np.ndarray, round: int) -> float:
     """The function's value; an exception in it is the user's, and says which metric it was and when."""
     try:
         value = function(logits, labels)

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrecall.errors import InputError
+from fedrecall.titles import titled
 
 
 class LeNet(nn.Module):
@@ -32,6 +33,7 @@ class LeNet(nn.Module):
         return logits
 
 
+@titled("LeNet")
 def lenet(sample_shape: tuple[int, ...], num_classes: int) -> LeNet:
     """LeNet for images of 28x28 or 32x32, any number of channels."""
     if len(sample_shape) != 3 or sample_shape[1:] not in ((28, 28), (32, 32)):

@@ -9,8 +9,10 @@ from typing import Annotated
 from torch import nn
 
 from fedrecall.errors import InputError
+from fedrecall.titles import titled
 
 
+@titled("MLP")
 def mlp(
     sample_shape: tuple[int, ...],
     num_classes: int,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrecall.errors import InputError
+from fedrecall.titles import titled
 
 Norm = Literal["batch", "group", "none"]
 Variant = Literal["paper", "authors"]
@@ -122,6 +123,7 @@ def pooled_side(pixels: int) -> int:
     return (last_stage - 3) // 2 + 1
 
 
+@titled("ResNet-18")
 def resnet18(
     sample_shape: tuple[int, ...],
     num_classes: int,

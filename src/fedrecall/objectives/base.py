@@ -20,6 +20,7 @@ class Objective:
     The defaults hand over the label counts and shares, so a short objective overrides `__call__` alone.
     """
 
+    title: ClassVar[str | None] = None  # what it is called, if not as the class
     knows_labels: ClassVar[bool] = True  # False: nothing is prepared, and nobody counts a client's labels
 
     @property

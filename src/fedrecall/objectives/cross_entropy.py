@@ -17,6 +17,7 @@ from fedrecall.vector import Tensors
 class CrossEntropy(Objective):
     """Plain cross-entropy: log sum_c exp(f_c) - f_y."""
 
+    title: ClassVar[str] = ""  # as in papers, an algorithm alone is with cross-entropy
     knows_labels: ClassVar[bool] = False
 
     def prepare(self, labels: Labels) -> Tensors:

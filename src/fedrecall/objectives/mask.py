@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from fedrecall.vector import Tensors
 @dataclass(frozen=True)
 class Mask(Objective):
     """Cross-entropy over the client's own classes: WSM as tau goes to zero."""
+
+    title: ClassVar[str] = "mask"
 
     def prepare(self, labels: Labels) -> Tensors:
         return {"log_weight": torch.where(labels.counts > 0, 0.0, -torch.inf)}

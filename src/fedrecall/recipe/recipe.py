@@ -129,14 +129,12 @@ class Recipe(Settings):
     def yaml(self) -> str:
         return yaml.safe_dump(self.tree(), sort_keys=False, allow_unicode=True, width=100)
 
-    def digest(self, engine: str = "") -> str:
-        """The identity of the result: the hash of all that decides it.
-
-        Of the engines, `vectorised` alone rounds in its own way.
-        """
+    def digest(self, rounding: str = "") -> str:
+        """The identity of the result: the hash of all that decides it. `rounding` names an engine whose bits are
+        its own."""
         tree = {key: value for key, value in self.tree().items() if key not in ("execution", "checkpoint")}
-        if engine == "vectorised":
-            tree["engine"] = engine
+        if rounding:
+            tree["engine"] = rounding
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 

@@ -237,7 +237,7 @@ class Execution(Settings):
     """Where and how it runs. Not part of the recipe's identity: the results are the same."""
 
     section: ClassVar[str] = "execution"
-    engine: Literal["auto", "serial", "processes", "vectorised"] = Field(
+    engine: str = Field(
         default="auto",
         description="serial: in this process | processes: in workers | vectorised: many small models as one, the "
         "same up to rounding | auto: what fits",
@@ -253,14 +253,3 @@ class Execution(Settings):
         description="processes: seconds after which a worker that has not finished a client is replaced; default: "
         "never",
     )
-
-    @model_validator(mode="after")
-    def _serial_is_one(self) -> Execution:
-        if self.engine == "serial" and self.workers not in ("auto", 1):
-            raise InputError(f"execution.workers is {self.workers}; the engine 'serial' has one worker")
-        if self.engine in ("serial", "vectorised") and self.client_timeout is not None:
-            raise InputError(
-                f"execution.client_timeout is {self.client_timeout}, but the engine {self.engine!r} has no worker "
-                "processes that could be replaced; choose 'processes'"
-            )
-        return self

@@ -39,8 +39,8 @@ class Ablation:
 
 
 def _fraction(flat: Tree) -> Any:
-    clients = flat.get("partition.clients")
-    return flat.get("participation") or (flat["clients_per_round"] / clients if clients else None)
+    clients, each = flat.get("partition.clients"), flat.get("clients_per_round")
+    return flat.get("participation") or (each / clients if clients and each else None)
 
 
 # Name, title, the keys that may differ, and the value from a flat recipe.
@@ -66,7 +66,8 @@ def ablations(methods: list[Method]) -> list[Ablation]:
                 sets.setdefault(rest, []).append((float(x), method))
         several = [points for points in sets.values() if len({x for x, _ in points}) > 1]
         if several:
-            names = labels([_without(points[0][1].recipe, keys) for points in several])
+            stripped = [_without(points[0][1].recipe, keys) for points in several]
+            names = labels(stripped, several[0][0][1].titles)
             series = [_series(label, points) for label, points in zip(names, several)]
             found.append(Ablation(name, title, series))
     return found

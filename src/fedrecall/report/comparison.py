@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fedrecall.report.wording import BOUNDS, KEY_NAMES, in_words, method_name
-from fedrecall.runs.reader import RunData, Tree
+from fedrecall.report.wording import KEY_NAMES, in_words
+from fedrecall.runs.reader import RunRecord, Tree
+from fedrecall.titles import Titles
 
 # Not part of what a method is: seeds, where it ran, and what only watches.
 ASIDE = ("seed", "partition.seed", "execution", "checkpoint", "forgetting", "evaluation.every")
@@ -20,8 +21,9 @@ ASIDE = ("seed", "partition.seed", "execution", "checkpoint", "forgetting", "eva
 class Method:
     """The runs of one method in one setting, and how readers tell it from the others of the page."""
 
-    runs: list[RunData]
-    repeats: list[RunData]  # with the seeds of one of `runs`: not counted again
+    runs: list[RunRecord]
+    repeats: list[RunRecord]  # with the seeds of one of `runs`: not counted again
+    titles: Titles = field(default_factory=Titles)
     label: str = ""
 
     @property
@@ -31,11 +33,11 @@ class Method:
     @property
     def short(self) -> str:
         """Without the settings, which a block's title says."""
-        return method_name(self.recipe)
+        return self.titles.method(self.recipe)
 
     @property
     def bound(self) -> bool:
-        return self.recipe["algorithm"]["name"] in BOUNDS
+        return self.recipe["algorithm"]["name"] in self.titles.bounds
 
     @property
     def finished(self) -> bool:
@@ -71,15 +73,15 @@ class Method:
 MEANS = {"final_accuracy": "test_accuracy"}  # of the lines of metrics, for a run without a summary
 
 
-def group(runs: list[RunData]) -> list[Method]:
+def group(runs: list[RunRecord], titles: Titles) -> list[Method]:
     """The methods in the order in which they are given, with labels that tell them apart."""
     found: dict[str, Method] = {}
     for run in runs:
-        method = found.setdefault(key_of(flattened(run.recipe)), Method([], []))
+        method = found.setdefault(key_of(flattened(run.recipe)), Method([], [], titles))
         known = {other.seeds for other in method.runs}
         (method.repeats if run.seeds in known else method.runs).append(run)
     methods = list(found.values())
-    for method, label in zip(methods, labels([method.recipe for method in methods])):
+    for method, label in zip(methods, labels([method.recipe for method in methods], titles)):
         method.label = label
     return methods
 
@@ -102,9 +104,9 @@ def flattened(tree: Tree, prefix: str = "") -> Tree:
     return flat
 
 
-def labels(recipes: list[Tree]) -> list[str]:
+def labels(recipes: list[Tree], titles: Titles) -> list[str]:
     """The methods' names and, where two are the same, the settings in which they differ."""
-    names = [method_name(recipe) for recipe in recipes]
+    names = [titles.method(recipe) for recipe in recipes]
     flats = [flattened(recipe) for recipe in recipes]
     counts = Counter(names)
     found = []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedrecall.report.comparison import Method
-from fedrecall.runs.reader import RunData
+from fedrecall.runs.reader import RunRecord
 
 MOST_CELLS = 300_000  # of all matrices of a page; a cell takes five bytes
 MOST_COLUMNS = 200
@@ -49,13 +49,13 @@ def participants_first(probe: Probe) -> np.ndarray:
     return np.array([*first, *others.tolist()], dtype=np.int64)
 
 
-def probed_run(method: Method) -> RunData | None:
+def probed_run(method: Method) -> RunRecord | None:
     """The run whose matrices stand for the method: the first with probes. Matrices of other seeds are of other
     clients, and have no mean."""
     return next((run for run in method.runs if run.probes), None)
 
 
-def page_probes(run: RunData, most_cells: int) -> list[dict[str, Any]]:
+def page_probes(run: RunRecord, most_cells: int) -> list[dict[str, Any]]:
     """A run's matrices for the page: first, last and evenly between, as many as fit."""
     rounds = list(run.probes)
     cells = max(
@@ -84,7 +84,7 @@ def whole(values: np.ndarray) -> list[int | None]:
     return [None if np.isnan(value) else round(float(value) * SCALE) for value in values]
 
 
-def label_sets(run: RunData, clients: set[int]) -> dict[int, str]:
+def label_sets(run: RunRecord, clients: set[int]) -> dict[int, str]:
     """Which classes each client has, the most frequent first; of an older run only what its probes say."""
     names = class_names(run)
     found = {}
@@ -111,7 +111,7 @@ def label_set(counts: np.ndarray, names: list[str], *, shares: bool = True) -> s
     return ", ".join(words) + (f" and {more} more" if more else "") if present else "no training samples"
 
 
-def class_names(run: RunData) -> list[str]:
+def class_names(run: RunRecord) -> list[str]:
     names = run.card.get("class_names")
     return [str(name) for name in names] if isinstance(names, list) else []
 
@@ -135,17 +135,17 @@ def by_class(method: Method) -> tuple[np.ndarray, np.ndarray] | None:
     return nanmean(np.concatenate(present)), nanmean(np.concatenate(absent))
 
 
-def who_suffers(run: RunData) -> Clients:
+def who_suffers(run: RunRecord) -> Clients:
     """`forgotten_on_data[k]`: the mean over other clients' models, over all probes."""
     return _collected(run, axis=0)
 
 
-def who_causes(run: RunData) -> Clients:
+def who_causes(run: RunRecord) -> Clients:
     """`forgotten_by_model[i]`: the mean over other clients' data, over all probes."""
     return _collected(run, axis=1)
 
 
-def _collected(run: RunData, axis: int) -> Clients:
+def _collected(run: RunRecord, axis: int) -> Clients:
     values: dict[int, list[float]] = {}
     learned: dict[int, list[float]] = {}
     for probe in run.probes.values():

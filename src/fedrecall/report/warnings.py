@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedrecall.report.comparison import Method, blocks, same_seeds
 from fedrecall.report.wording import counted, listed, percent
-from fedrecall.runs.reader import RunData, is_number
+from fedrecall.runs.reader import RunRecord, is_number
 
 CLAIM = 0.01  # the difference that readers like to speak of
 
@@ -46,7 +46,7 @@ def _of_method(method: Method) -> Iterator[str]:
         yield f"{run.path} has the seeds of another run of the same method: it is a repeat, and not counted again."
 
 
-def _unfinished(run: RunData) -> Iterator[str]:
+def _unfinished(run: RunRecord) -> Iterator[str]:
     if not run.finished:
         total = run.recipe.get("rounds", "?")
         yield (
@@ -55,7 +55,7 @@ def _unfinished(run: RunData) -> Iterator[str]:
         )
 
 
-def _diverged(run: RunData) -> Iterator[str]:
+def _diverged(run: RunRecord) -> Iterator[str]:
     if run.diverged:
         yield f"{run.path} diverged: in round {run.diverged} the training loss was not a number."
     accuracy, classes = run.summary.get("final_accuracy"), run.card.get("classes")
@@ -63,7 +63,7 @@ def _diverged(run: RunData) -> Iterator[str]:
         yield f"{run.path} ended with an accuracy of {percent(accuracy)}, no better than guessing."
 
 
-def _one_class(run: RunData) -> Iterator[str]:
+def _one_class(run: RunRecord) -> Iterator[str]:
     count = run.card.get("one_class_clients", {}).get("count", 0)
     said = any("one class" in str(event.get("message")) for event in run.events)  # by the run, in better words
     if count and not said:

@@ -5,43 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-ALGORITHM_NAMES = {
-    "fedavg": "FedAvg",
-    "fedprox": "FedProx",
-    "scaffold": "SCAFFOLD",
-    "fednova": "FedNova",
-    "fedavgm": "FedAvgM",
-    "fedadam": "FedAdam",
-    "fedyogi": "FedYogi",
-    "fedadagrad": "FedAdagrad",
-    "feddyn": "FedDyn",
-    "moon": "MOON",
-    "fedexp": "FedExP",
-    "gma": "GMA",
-    "fedcurv": "FedCurv",
-    "centralised": "Centralised",
-    "local_only": "Local only",
-}
-BOUNDS = ("centralised", "local_only")  # what methods lie between; they do not compete
-OBJECTIVE_NAMES = {
-    "cross_entropy": "",  # as in papers, an algorithm alone is with cross-entropy
-    "wsm": "WSM",
-    "mask": "mask",
-    "fedrs": "FedRS",
-    "fedlc": "FedLC",
-    "fedntd": "FedNTD",
-    "fedvls": "FedVLS",
-}
-DATA_NAMES = {
-    "fashion_mini": "Fashion-MNIST (10,000 images)",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "mnist": "MNIST",
-    "fashion_mnist": "Fashion-MNIST",
-    "femnist": "FEMNIST",
-    "python": "data given in Python",
-}
-MODEL_NAMES = {"lenet": "LeNet", "resnet18": "ResNet-18", "mlp": "MLP", "python": "a model given in Python"}
+from fedrecall.titles import Titles
+
 MINUS = "\u2212"
 KEY_NAMES = {
     "partition.alpha": "alpha",
@@ -60,18 +25,6 @@ KEY_NAMES = {
     "partition.name": "partition",
     "batch_norm": "BN statistics",
 }
-
-
-def method_name(recipe: Mapping[str, Any]) -> str:
-    """`FedAvg`, `FedAvg + WSM`, or the user's own class by name."""
-    algorithm = _own(recipe["algorithm"], ALGORITHM_NAMES)
-    objective = _own(recipe["objective"], OBJECTIVE_NAMES)
-    return f"{algorithm} + {objective}" if objective else algorithm
-
-
-def _own(chosen: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    name = str(chosen.get("class", chosen["name"]))
-    return names.get(name, name.rpartition(":")[2] or name)
 
 
 def number(value: Any) -> str:
@@ -116,13 +69,13 @@ def plain(text: object) -> str:
     return str(text).replace("$", r"\$")
 
 
-def settings(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+def settings(recipe: Mapping[str, Any], titles: Titles) -> list[tuple[str, str]]:
     """What was run, a line each: what it is about, and a sentence."""
     local, partition = recipe.get("local", {}), recipe["partition"]
     lines = [
-        ("Data", _own(recipe["data"], DATA_NAMES)),
+        ("Data", titles.of("data", recipe["data"])),
         ("Partition", _partition(partition)),
-        ("Model", _options(_own(recipe["model"], MODEL_NAMES), recipe["model"])),
+        ("Model", _options(titles.of("model", recipe["model"]), recipe["model"])),
         ("Batch norm", _batch_norm(recipe)),
         ("Rounds", f"{number(recipe['rounds'])}, {_participation(recipe)}" if "rounds" in recipe else ""),
         ("A client trains", _local(local)),

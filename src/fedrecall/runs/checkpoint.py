@@ -20,7 +20,7 @@ from safetensors.torch import load, save_file
 
 from fedrecall.errors import InputError
 from fedrecall.safe_parsing import json_value
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 from fedrecall.atomic_files import remove_leftovers, told, whole, write_whole
@@ -119,14 +119,14 @@ def read_note(path: Path) -> dict[str, Any]:
     return note
 
 
-def newest(folder: Path, store: ClientStore | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, as are its states in `store`; and what is wrong with the later ones."""
+def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, as are its states in `states`; and what is wrong with the later ones."""
     wrong: list[str] = []
     for note_path in reversed(notes(folder)):
         try:
             point = read(note_path)
-            if store is not None:
-                store.check(point.versions)
+            if states is not None:
+                states.check(point.versions)
             return point, wrong
         except InputError as error:
             wrong.append(str(error))

@@ -1,4 +1,4 @@
-"""A run's folder: its files, written as the rounds go by, and read back."""
+"""A run's folder, written as the rounds go by."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
+from fedrecall.runs import files
 from fedrecall.errors import InputError
+from fedrecall.runs.lines import as_json, lines_until, refuse_gaps
+from fedrecall.runs.reader import finished_summary
 from fedrecall.safe_parsing import json_value
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 from fedrecall.atomic_files import flush, remove_leftovers, told, unwritten, whole, write_whole
 
-LINES = ("metrics.jsonl", "timings.jsonl", "clients.jsonl", "events.jsonl")
 
 
 class RunFolder:
@@ -33,12 +35,12 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._open: dict[str, FileIO] = {}
-        self._lock = FileLock(path / "lock")
+        self._lock = FileLock(path / files.LOCK)
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
         """A new folder; one that holds a run already is not touched."""
-        if (path / "recipe.yaml").is_file() and not is_finished(path):
+        if (path / files.RECIPE).is_file() and finished_summary(path) is None:
             raise InputError(
                 f"the folder {str(path)!r} has an unfinished run; go on with it by: fedrecall resume {path}"
             )
@@ -68,7 +70,7 @@ class RunFolder:
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
         """A folder that holds a run."""
-        if not (path / "recipe.yaml").is_file():
+        if not (path / files.RECIPE).is_file():
             raise InputError(f"{str(path)!r} is not a run's folder: it has no recipe.yaml")
         return cls(path)
 
@@ -79,22 +81,21 @@ class RunFolder:
         except Timeout:
             raise InputError(f"another process is at work in the folder {str(self.path)!r}") from None
         except OSError as error:
-            raise unwritten(self.path / "lock", error) from None
+            raise unwritten(self.path / files.LOCK, error) from None
 
     def cut_back(self, round: int) -> None:
         """Drop what was written of later rounds, half lines too, so that no round is there twice.
 
         Nothing is dropped before all files are found good up to this round.
         """
-        kept = {name: lines_until(self.path / name, round) for name in LINES if (self.path / name).exists()}
-        refuse_gaps(self.path / "metrics.jsonl", kept.get("metrics.jsonl", []), round)
+        kept = {name: lines_until(self.path / name, round) for name in files.LINES if (self.path / name).exists()}
+        refuse_gaps(self.path / files.METRICS, kept.get(files.METRICS, []), round)
         for name, lines in kept.items():
             self.write_text(name, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-        for path in (self.path / "forgetting").glob("round-*.npz"):
-            number = path.stem.removeprefix("round-")
-            if number.isdecimal() and int(number) > round:
+        for number, path in files.probe_files(self.path).items():
+            if number > round:
                 path.unlink()
-        for folder in (self.path, self.path / "forgetting"):
+        for folder in (self.path, self.path / files.FORGETTING):
             remove_leftovers(folder)
 
     def write_text(self, name: str, text: str) -> Path:
@@ -129,15 +130,15 @@ class RunFolder:
                 flush(self.path / name)
 
     def event(self, kind: str, round: int, message: str) -> None:
-        self.append("events.jsonl", {"event": kind, "round": round, "message": message})
+        self.append(files.EVENTS, {"event": kind, "round": round, "message": message})
 
     def save_model(self, state: Tensors) -> None:
         """Names and tensors only, so that equal models are equal files."""
-        with whole(self.path / "model.safetensors") as beside:
+        with whole(self.path / files.MODEL) as beside:
             save_file(state, beside)
 
     def save_forgetting(self, round: int, arrays: Mapping[str, np.ndarray]) -> None:
-        path = self.path / "forgetting" / f"round-{round:05d}.npz"
+        path = files.probe_file(self.path, round)
         with told(path):
             path.parent.mkdir(exist_ok=True)
         with whole(path) as beside:
@@ -150,93 +151,22 @@ class RunFolder:
         self._lock.release(force=True)
 
 
-def is_finished(path: Path) -> bool:
-    """Did the run in this folder come to its end?"""
-    return finished_summary(path) is not None
 
 
-def finished_summary(path: Path) -> dict[str, Any] | None:
-    """The summary of a run that came to its end; None of any other."""
-    try:
-        summary = json_value((path / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return summary if isinstance(summary, dict) and summary.get("status") == "finished" else None
 
 
-def as_json(value: Any, indent: int | None = None) -> str:
-    try:
-        return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False)
-    except ValueError:
-        return json.dumps(finite(value), indent=indent, ensure_ascii=False)
 
 
-def finite(value: Any) -> Any:
-    """JSON knows no NaN: what is not a number is null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(inner) for inner in value]
-    return value
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `.jsonl` file; none if there is no such file."""
-    return list(iterate_lines(path)) if path.exists() else []
 
 
-def lines_until(path: Path, round: int) -> list[dict[str, Any]]:
-    """The lines up to a round of a file that a process may have died writing, after that round.
-
-    A line that is not whole before one of them is damage of another kind, which is not passed over.
-    """
-    found, damaged = [], 0
-    for number, text in enumerate(path.read_bytes().split(b"\n"), start=1):
-        try:
-            line = json_value(text.decode())
-            whole = isinstance(line, dict) and type(line.get("round")) is int
-        except ValueError:
-            whole = False
-        if not whole:
-            damaged = damaged or number
-        elif line["round"] <= round:
-            if damaged:
-                raise InputError(
-                    f"line {damaged} of {str(path)!r} is damaged, and the run goes on after round {round}; put "
-                    "the file back from a copy, or take that line out"
-                )
-            found.append(line)
-    return found
 
 
-def refuse_gaps(path: Path, lines: list[dict[str, Any]], round: int) -> None:
-    """The metrics of a run are numbers, in order, and there up to its checkpoint."""
-    rounds = [line["round"] for line in lines]
-    for line in lines:
-        wrong = [key for key, value in line.items() if not is_metric(key, value)]
-        if wrong:
-            raise InputError(f"{str(path)!r} is damaged: {wrong[0]!r} of round {line['round']} is not a number")
-    if rounds != sorted(set(rounds)) or (rounds or [0])[-1] != round:
-        raise InputError(
-            f"{str(path)!r} is damaged: it does not have the rounds up to {round}, each once and in their order; "
-            "put it back from a copy"
-        )
 
 
-def is_metric(key: str, value: Any) -> bool:
-    """Numbers, null for those that are not finite, and the clients' ids."""
-    return value is None or type(value) in (int, float) or (key == "clients" and isinstance(value, list))
 
 
-def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield json_value(line.decode())
-            except ValueError:
-                raise InputError(f"line {number} of {str(path)!r} is not JSON") from None
 
 
 

@@ -1,9 +1,8 @@
-"""A run's folder as the report reads it: finished, stopped or still going, of this version or an older one."""
+"""A run's folder as everybody reads it: finished, stopped or still going, of this version or an older one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -11,26 +10,103 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from fedrecall.errors import InputError
+from fedrecall.runs import files, schema
+from fedrecall.runs.lines import read_lines
 from fedrecall.safe_parsing import arrays, json_value, yaml_value
-from fedrecall.runs.folder import read_lines
-from fedrecall.runs import schema as shapes
 
 Tree = dict[str, Any]
 
 
-@dataclass
-class RunData:
-    """What a run left behind. Files that an older or an unfinished run lacks are empty here."""
+class RunRecord:
+    """What a run left behind, each file read when it is first asked for and checked as it is read.
 
-    path: Path
-    recipe: Tree
-    metrics: list[Tree]
-    summary: Tree
-    card: Tree = field(default_factory=dict)
-    environment: Tree = field(default_factory=dict)
-    events: list[Tree] = field(default_factory=list)
-    clients: list[Tree] = field(default_factory=list)
-    class_counts: np.ndarray | None = None  # [clients, classes], of the training samples
+    Files that an older or an unfinished run lacks are empty here; a damaged one is an `InputError` that names it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def recipe(self) -> Tree:
+        recipe = read_tree(self.path / files.RECIPE, yaml_value)
+        if recipe is None:
+            raise InputError(f"{str(self.path)!r} is not a run: {files.RECIPE} is missing")
+        for section in ("algorithm", "objective", "data", "partition", "model"):
+            if not isinstance(recipe.get(section), dict) or not isinstance(recipe[section].get("name"), str):
+                raise InputError(
+                    f"the recipe of {str(self.path)!r} is not that of a run: it has no {section}.name"
+                )
+        schema.check_recipe(self.path / files.RECIPE, recipe)
+        return recipe
+
+    @cached_property
+    def summary(self) -> Tree:
+        return read_tree(self.path / files.SUMMARY, json_value, schema.SUMMARY) or {}
+
+    @cached_property
+    def metrics(self) -> list[Tree]:
+        """A line a round."""
+        path = self.path / files.METRICS
+        lines = self._lines(path)
+        for number, line in enumerate(lines, start=1):
+            if not isinstance(line, dict) or not schema.whole(line.get("round")):
+                raise InputError(
+                    f"line {number} of {str(path)!r} is not that of a round: it has no number 'round'"
+                )
+        return lines
+
+    @cached_property
+    def card(self) -> Tree:
+        """Of the partition."""
+        return read_tree(self.path / files.CARD, json_value, schema.CARD) or {}
+
+    @cached_property
+    def environment(self) -> Tree:
+        return read_tree(self.path / files.ENVIRONMENT, json_value) or {}
+
+    @cached_property
+    def events(self) -> list[Tree]:
+        return [line for line in self._lines(self.path / files.EVENTS) if isinstance(line, dict)]
+
+    @cached_property
+    def clients(self) -> list[Tree]:
+        """Metrics by client, a line an evaluated round."""
+        path = self.path / files.CLIENTS
+        lines = self._lines(path)
+        for number, line in enumerate(lines, start=1):
+            ids, values = (line.get(k) if isinstance(line, dict) else None for k in ("client", "val_accuracy"))
+            if not isinstance(ids, list) or not isinstance(values, list) or not all(map(schema.whole, ids)):
+                raise InputError(f"line {number} of {str(path)!r} is not one of clients and their accuracies")
+        return lines
+
+    @cached_property
+    def class_counts(self) -> np.ndarray | None:
+        """[clients, classes], of the training samples."""
+        path = self.path / files.PARTITION
+        try:
+            counts = arrays(path).get("class_counts") if path.exists() else None
+            if counts is not None:
+                schema.check_counts(counts)
+        except InputError as error:
+            raise InputError(f"the file {str(path)!r} is damaged: {error}") from None
+        return counts
+
+    @cached_property
+    def probes(self) -> dict[int, dict[str, np.ndarray]]:
+        """The arrays of each probed round; `data` names the columns, in older files all clients in turn."""
+        found = {}
+        for number, path in files.probe_files(self.path).items():
+            try:
+                probe = arrays(path)
+                probe.setdefault("data", np.arange(probe["before"].size))
+                schema.check_probe(probe)
+            except (ValueError, KeyError) as error:
+                reason = str(error) if isinstance(error, InputError) else "it is not one of a probed round"
+                raise InputError(
+                    f"the file {str(path)!r} is damaged ({reason}); delete it to report without it"
+                ) from None
+            found[number] = probe
+        return found
 
     @property
     def finished(self) -> bool:
@@ -60,26 +136,36 @@ class RunData:
         values = self.curve(key)[1]
         return float(values.mean()) if len(values) else None
 
-    @cached_property
-    def probes(self) -> dict[int, dict[str, np.ndarray]]:
-        """The arrays of each probed round; `data` names the columns, in older files all clients in turn."""
-        found = {}
-        for path in sorted((self.path / "forgetting").glob("round-*.npz")):
+    def _lines(self, path: Path) -> list[Any]:
+        """The lines of a file. Where the run goes on, or was killed, the last may be half written and is left
+        out."""
+        try:
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+        except (OSError, UnicodeDecodeError):
+            raise InputError(f"the file {str(path)!r} is damaged: it is not text") from None
+        if text.endswith("\n") or not text or self.summary:
+            return read_lines(path)
+        found = []
+        for number, line in enumerate(text.splitlines()[:-1], start=1):
             try:
-                probe, number = arrays(path), int(path.stem.removeprefix("round-"))
-                probe.setdefault("data", np.arange(probe["before"].size))
-                shapes.check_probe(probe)
-            except (ValueError, KeyError) as error:
-                reason = str(error) if isinstance(error, InputError) else "it is not one of a probed round"
-                raise InputError(
-                    f"the file {str(path)!r} is damaged ({reason}); delete it to report without it"
-                ) from None
-            found[number] = probe
-        return dict(sorted(found.items()))
+                found.append(json_value(line))
+            except ValueError:
+                raise InputError(f"line {number} of {str(path)!r} is not JSON") from None
+        return found
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    return shapes.number(value)
+    return schema.number(value)
+
+
+def is_run(path: Path) -> bool:
+    """Does the folder hold a run?"""
+    return (path / files.RECIPE).is_file()
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The runs directly in a folder."""
+    return sorted(inner.parent for inner in path.glob(f"*/{files.RECIPE}"))
 
 
 def find_runs(paths: list[Path]) -> list[Path]:
@@ -88,40 +174,36 @@ def find_runs(paths: list[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise InputError(f"there is no run's folder {str(path)!r}")
-        inside = (
-            [path] if (path / "recipe.yaml").is_file() else sorted(p.parent for p in path.glob("*/recipe.yaml"))
-        )
+        inside = [path] if is_run(path) else runs_in(path)
         if not inside:
-            raise InputError(f"the folder {str(path)!r} is no run and has none in it: recipe.yaml is missing")
+            raise InputError(f"the folder {str(path)!r} is no run and has none in it: {files.RECIPE} is missing")
         for run in inside:
             found.setdefault(run.resolve(), run)
     return list(found.values())
 
 
-def load(path: Path) -> RunData:
-    """Read a run's folder."""
-    recipe = _read(path / "recipe.yaml", yaml_value)
-    if recipe is None:
-        raise InputError(f"{str(path)!r} is not a run: recipe.yaml is missing")
-    _check_recipe(path, recipe)
-    summary = _read(path / "summary.json", json_value, shapes.SUMMARY) or {}
-    metrics = _rounds(path / "metrics.jsonl", whole=bool(summary))
-    if not metrics:
+def load(path: Path) -> RunRecord:
+    """Read all of a run's folder at once, so that what is damaged is found before anything is made of it."""
+    run = RunRecord(path)
+    _ = run.recipe, run.summary
+    if not run.metrics:
         raise InputError(f"the run {str(path)!r} has no finished round yet: there is nothing to report")
-    return RunData(
-        path=path,
-        recipe=recipe,
-        metrics=metrics,
-        summary=summary,
-        card=_read(path / "partition.json", json_value, shapes.CARD) or {},
-        environment=_read(path / "environment.json", json_value) or {},
-        events=[line for line in _lines(path / "events.jsonl", whole=bool(summary)) if isinstance(line, dict)],
-        clients=_clients(path / "clients.jsonl", whole=bool(summary)),
-        class_counts=_class_counts(path / "partition.npz"),
-    )
+    _ = run.card, run.environment, run.events, run.clients, run.class_counts
+    return run
 
 
-def _read(path: Path, parse: Any, expected: Mapping[str, shapes.Test] | None = None) -> Tree | None:
+def finished_summary(path: Path) -> Tree | None:
+    """The summary of a run that came to its end; None of any other, and of one that cannot be read."""
+    try:
+        run = RunRecord(path)
+        return run.summary if run.finished else None
+    except InputError:
+        return None
+
+
+def read_tree(
+    path: Path, parse: Callable[[str], Any], expected: Mapping[str, schema.Test] | None = None
+) -> Tree | None:
     """A file that holds keys and values; None if there is none."""
     try:
         tree = parse(path.read_text(encoding="utf-8"))
@@ -134,56 +216,5 @@ def _read(path: Path, parse: Any, expected: Mapping[str, shapes.Test] | None = N
         raise InputError(f"the file {str(path)!r} is damaged: {reason}") from None
     if not isinstance(tree, dict):
         raise InputError(f"the file {str(path)!r} is damaged: it does not hold keys and values")
-    shapes.check(path, tree, expected or {})
+    schema.check(path, tree, expected or {})
     return tree
-
-
-def _check_recipe(path: Path, recipe: Tree) -> None:
-    for section in ("algorithm", "objective", "data", "partition", "model"):
-        if not isinstance(recipe.get(section), dict) or not isinstance(recipe[section].get("name"), str):
-            raise InputError(f"the recipe of {str(path)!r} is not that of a run: it has no {section}.name")
-    shapes.check_recipe(path / "recipe.yaml", recipe)
-
-
-def _lines(path: Path, *, whole: bool) -> list[Any]:
-    """The lines of a file. Where the run goes on, or was killed, the last may be half written and is left out."""
-    try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-    except (OSError, UnicodeDecodeError):
-        raise InputError(f"the file {str(path)!r} is damaged: it is not text") from None
-    if text.endswith("\n") or not text or whole:
-        return read_lines(path)
-    found = []
-    for number, line in enumerate(text.splitlines()[:-1], start=1):
-        try:
-            found.append(json_value(line))
-        except ValueError:
-            raise InputError(f"line {number} of {str(path)!r} is not JSON") from None
-    return found
-
-
-def _rounds(path: Path, *, whole: bool) -> list[Tree]:
-    lines = _lines(path, whole=whole)
-    for number, line in enumerate(lines, start=1):
-        if not isinstance(line, dict) or not shapes.whole(line.get("round")):
-            raise InputError(f"line {number} of {str(path)!r} is not that of a round: it has no number 'round'")
-    return lines
-
-
-def _clients(path: Path, *, whole: bool) -> list[Tree]:
-    lines = _lines(path, whole=whole)
-    for number, line in enumerate(lines, start=1):
-        ids, values = (line.get(k) if isinstance(line, dict) else None for k in ("client", "val_accuracy"))
-        if not isinstance(ids, list) or not isinstance(values, list) or not all(map(shapes.whole, ids)):
-            raise InputError(f"line {number} of {str(path)!r} is not one of clients and their accuracies")
-    return lines
-
-
-def _class_counts(path: Path) -> np.ndarray | None:
-    try:
-        counts = arrays(path).get("class_counts") if path.exists() else None
-        if counts is not None:
-            shapes.check_counts(counts)
-    except InputError as error:
-        raise InputError(f"the file {str(path)!r} is damaged: {error}") from None
-    return counts

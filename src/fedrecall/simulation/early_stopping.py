@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedrecall.errors import InputError, nearest
+from fedrecall.measure.metrics import DECIDING
 from fedrecall.recipe.settings import Stop
-
-LOWER = ("val_nll", "val_ece", "val_accuracy_sd")  # the lower, the better; of all others the higher
-METRICS = ("val_accuracy", "val_accuracy_mean", "val_accuracy_worst", "val_accuracy_macro", *LOWER)
 
 
 def refuse_unknown_metric(stop: Stop, own: Iterable[str], *, has_validation: bool) -> None:
     """Only what is measured on validation data may decide: the test set would no longer be one."""
-    known = [*METRICS, *(f"val_{name}" for name in own)]
+    known = [*DECIDING, *(f"val_{name}" for name in own)]
     if stop.metric not in known:
         raise InputError(f"stop.metric is {stop.metric!r}, which is not measured; {nearest(stop.metric, known)}")
     if not has_validation:
@@ -44,8 +42,9 @@ class Best:
         return True
 
     def _better(self, value: float, than: float) -> bool:
-        lower = self.stop.better == "lower" if self.stop.better else self.stop.metric in LOWER
-        return value < than if lower else value > than
+        own = DECIDING.get(self.stop.metric)  # None: a metric of the user's
+        better = self.stop.better or (own and own.better) or "higher"
+        return value < than if better == "lower" else value > than
 
     @property
     def patience_is_over(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from fedrecall.client.work import Task, place
+from fedrecall.client.work import Task, TrainTask
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import ClientError
 from fedrecall.recipe.recipe import FROM_PYTHON, NAMED, Recipe
@@ -16,16 +16,16 @@ def add_advice(error: Exception, round: int, engine: Engine, run: Path, recipe: 
     task = engine.failed  # None: it was the main process's own part of the round
     lines = [""]
     if not isinstance(error, ClientError):  # which says it itself
-        lines.append(f"Where: {place(task) if task else f'the main process, in round {round}'}.")
+        lines.append(f"Where: {task if task else f'the main process, in round {round}'}.")
     if any(getattr(recipe, section)["name"] == FROM_PYTHON["name"] for section in NAMED):
-        if task and engine.name == "processes":
+        if task and not engine.in_this_process:
             lines.append('With engine="serial" all of it runs in the main process, where breakpoint() works.')
         lines.append(
             f"The rounds before it are saved: with out={str(run)!r} and resume=True it goes on after them."
         )
     else:
         folder = shlex.quote(str(run))
-        if task and (task.kind == "train" or engine.name == "processes"):
+        if task and (isinstance(task, TrainTask) or not engine.in_this_process):
             lines.append("Once more in the main process, where breakpoint() works:")
             lines.append(f"    {once_more(task, folder, recipe)}")
         lines.append("The rounds before it are saved. When it is mended, go on with:")
@@ -34,7 +34,7 @@ def add_advice(error: Exception, round: int, engine: Engine, run: Path, recipe: 
 
 
 def once_more(task: Task, folder: str, recipe: Recipe) -> str:
-    if task.kind == "train":
+    if isinstance(task, TrainTask):
         return f"fedrecall replay {folder} --round {task.round} --client {task.client}"
     patient = "" if recipe.execution.client_timeout is None else " execution.client_timeout=null"
     return f"fedrecall resume {folder} --engine serial{patient}"

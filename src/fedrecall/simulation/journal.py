@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Mapping
+
+import numpy as np
 
 from fedrecall.errors import DivergedError
+from fedrecall.measure.watcher import Round
+from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 
 PARTS = ("train", "aggregate", "evaluate")  # of a round's time
@@ -25,7 +29,7 @@ class Journal:
             self.warnings.append(warning)
             self.folder.event("warning", t, warning)
 
-    def dropped(self, t: int, clients: list[int], *, stop: bool) -> list[int]:
+    def drop(self, t: int, clients: list[int], *, stop: bool) -> None:
         """Clients that are left out of a round; with `stop` there must be none."""
         for client in clients:
             message = f"the update of client {client} in round {t} is not finite"
@@ -33,13 +37,15 @@ class Journal:
                 raise DivergedError(f"{message} (bad_updates is 'stop')")
             self.folder.event("dropped", t, message)
         self.dropped_updates += len(clients)
-        return clients
 
-    def record(self, line: dict[str, Any], by_client: dict[str, Any], clock: list[float]) -> None:
-        """A round that is done."""
+    def record(self, round: Round, probe: Mapping[str, np.ndarray] | None, clock: list[float]) -> None:
+        """A round that is done; `probe` has its matrices, if it was probed."""
+        if probe is not None:
+            self.folder.save_forgetting(round.number, probe)
         parts = dict(zip(PARTS, (b - a for a, b in itertools.pairwise(clock))))
-        seconds = {key: round(value, 6) for key, value in {"seconds": clock[-1] - clock[0], **parts}.items()}
-        self.folder.append("metrics.jsonl", line)
-        if by_client:
-            self.folder.append("clients.jsonl", by_client)
-        self.folder.append("timings.jsonl", {"round": line["round"], **seconds})
+        seconds = {"seconds": clock[-1] - clock[0], **parts}
+        self.folder.append(files.METRICS, round.line)
+        if round.by_client:
+            self.folder.append(files.CLIENTS, round.by_client)
+        rounded = {key: float(np.round(value, 6)) for key, value in seconds.items()}
+        self.folder.append(files.TIMINGS, {"round": round.number, **rounded})

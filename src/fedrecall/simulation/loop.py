@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from fedrecall.data.card import card
 from fedrecall.errors import DivergedError, InputError, Interrupted, WriteError
-from fedrecall.runs import checkpoint
+from fedrecall.measure.watcher import Watcher
+from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.runs.environment import environment
-from fedrecall.runs.folder import RunFolder, read_lines
+from fedrecall.runs.folder import RunFolder
+from fedrecall.runs.lines import read_lines
 from fedrecall.simulation.early_stopping import Best
 from fedrecall.simulation.failure_advice import add_advice
 from fedrecall.simulation.journal import Journal
@@ -21,43 +22,49 @@ from fedrecall.simulation.round import Experiment
 from fedrecall.simulation.summary import summarise
 from fedrecall.vector import Tensors
 
-Watch = Callable[[dict[str, Any]], None]
-
 
 def carry_out(
     experiment: Experiment,
     folder: RunFolder,
-    watch: Watch | None = None,
+    callbacks: Sequence[Watcher] = (),
     start: Checkpoint | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Run all rounds in an empty folder, or those after a checkpoint; `watch` is shown each line of metrics.
+    """Run all rounds in an empty folder, or those after a checkpoint; `callbacks` watch, and are told of a round
+    when it is done and saved.
 
     Returns the summary. Whatever stops it, the rounds that are done stay resumable.
     """
-    return Running(experiment, folder, start).through(watch, notes)
+    return Loop(experiment, folder, callbacks, start).through(notes)
 
 
-class Running:
+class Loop:
     """One experiment in one folder."""
 
-    def __init__(self, experiment: Experiment, folder: RunFolder, start: Checkpoint | None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        callbacks: Sequence[Watcher],
+        start: Checkpoint | None,
+    ) -> None:
         self.experiment, self.recipe, self.engine = experiment, experiment.recipe, experiment.engine
-        self.folder, self.journal = folder, Journal(folder)
-        self.store = ClientStore(folder.path / "clients")
+        self.folder, self.journal, self.callbacks = folder, Journal(folder), callbacks
+        self.states = StateTable(StateFiles(folder.path / files.STATES))
         self.resumed = start is not None
         self.done = experiment.first_state(start)  # the state after the last round that is done
         self.saved = self.done.round
         self.best = Best(self.recipe.stop)
+        self.best_model = start.best if start else {}  # where that is kept
         self.kept: dict[str, Any] = {}
         self.unwritten: WriteError | None = None
 
-    def through(self, watch: Watch | None, notes: Sequence[str]) -> dict[str, Any]:
+    def through(self, notes: Sequence[str]) -> dict[str, Any]:
         """All rounds that are left, and the end."""
         began, ending = time.perf_counter(), "failed"
         self._begin(notes)
         try:
-            self._rounds(watch)
+            self._rounds()
             self.kept = self._about_kept()
             ending = "finished"
         except KeyboardInterrupt:
@@ -86,29 +93,29 @@ class Running:
                 self._describe()
             for note in notes:
                 self.journal.warn(self.done.round, note)
-            self.engine.open(self.experiment.job, self.experiment.federation, self.store)
+            self.engine.open(self.experiment.job, self.experiment.federation, self.states.files)
         except BaseException:
             self.folder.close()
             raise
 
-    def _rounds(self, watch: Watch | None) -> None:
+    def _rounds(self) -> None:
         saved_at = time.perf_counter()
         for t in range(self.done.round + 1, self.recipe.rounds + 1):
             if self.best.patience_is_over:
                 return
-            self.done, line = self.experiment.round(t, self.store, self.done, self.journal)
-            if self.best.see(line) and self.recipe.keep == "best":
-                self.done = replace(self.done, best=self._model())
+            self.done, round = self.experiment.round(self.done, self.states, self.journal, self.callbacks)
+            if self.best.see(round.line) and self.recipe.keep == "best":
+                self.best_model = self._model()
             if t == self.recipe.rounds or self.recipe.checkpoint.due(t, time.perf_counter() - saved_at):
                 self._save()
                 saved_at = time.perf_counter()
-            if watch:
-                watch(line)
+            for callback in self.callbacks:
+                callback.after(round)
 
     def _end(self, ending: str, began: float) -> dict[str, Any]:
         """Leave all that is done on disk, however it ended."""
         self.engine.close()
-        self.store.roll_back()  # of a round that was not done
+        self.states.roll_back()  # of a round that was not done
         summary: dict[str, Any] = {}
         try:
             if self.done.round > self.saved:
@@ -128,10 +135,10 @@ class Running:
         """Write what will be run."""
         federation, folder = self.experiment.federation, self.folder
         partition = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
-        folder.write_text("recipe.yaml", self.recipe.yaml())
-        folder.write_json("environment.json", environment())
+        folder.write_text(files.RECIPE, self.recipe.yaml())
+        folder.write_json(files.ENVIRONMENT, environment())
         federation.assignment.save(folder.path, federation.training_counts())
-        folder.write_json("partition.json", partition)
+        folder.write_json(files.CARD, partition)
         for warning in self.experiment.warnings(partition["one_class_clients"]["count"]):
             self.journal.warn(0, warning)
 
@@ -139,21 +146,28 @@ class Running:
         """Put the folder back to the state of the checkpoint, and recall what was measured until then."""
         round, folder = self.done.round, self.folder
         folder.cut_back(round)  # which refuses damaged files, before anything is deleted
-        folder.write_text("recipe.yaml", self.recipe.yaml())
-        kept = checkpoint.drop_after(folder.path / "checkpoints", round)
-        self.store.restore([point.versions for point in kept])
+        folder.write_text(files.RECIPE, self.recipe.yaml())
+        kept = checkpoint.drop_after(folder.path / files.CHECKPOINTS, round)
+        self.states.restore([point.versions for point in kept])
         folder.event("resume", round, f"resumed after round {round}")
-        self.experiment.evaluator.recall(read_lines(folder.path / "clients.jsonl"))
-        for line in read_lines(folder.path / "metrics.jsonl"):
+        self.experiment.evaluator.recall(read_lines(folder.path / files.CLIENTS))
+        for line in read_lines(folder.path / files.METRICS):
             self.best.see(line)
 
     def _save(self) -> None:
         self.folder.flush()
-        self.store.flush(since=self.saved)
-        digest, tree = self.experiment.digest, self.recipe.tree()
-        point = replace(self.done, versions=self.store.versions, recipe_sha256=digest, recipe=tree)
-        checkpoint.save(self.folder.path / "checkpoints", point)
-        self.store.keep(checkpoint.KEPT)
+        self.states.flush(since=self.saved)
+        point = Checkpoint(
+            self.done.round,
+            self.done.server,
+            self.done.buffers,
+            self.states.versions,
+            self.experiment.digest,
+            self.recipe.tree(),
+            best=self.best_model,
+        )
+        checkpoint.save(self.folder.path / files.CHECKPOINTS, point)
+        self.states.keep(checkpoint.KEPT)
         self.saved = self.done.round
 
     def _model(self) -> Tensors:
@@ -170,10 +184,10 @@ class Running:
         found |= {"best_value": self.best.value, "kept_round": self.best.round if keeps_best else t}
         tested = recipe.evaluation.test_last and experiment.federation.test is not None
         if tested and not experiment.algorithm.personal:
-            model = self.done.best or self._model()
+            model = self.best_model or self._model()
             self.engine.publish(t, {"w": model["w"]}, model)
-            judged = experiment.evaluator.judged(t, self.engine, self.store, "test")
-            accuracy = float(judged["correct"].mean())
+            predictions = experiment.evaluator.predictions(t, self.engine, self.states, "test")
+            accuracy = float(predictions.correct.mean())
             found |= {"final_accuracy": accuracy, "final_accuracy_sd": None, "final_accuracy_rounds": 1}
         return found
 
@@ -181,12 +195,12 @@ class Running:
         """How the run ended, and its model if it is done."""
         flat, dropped = self.experiment.flat, self.journal.dropped_updates
         if ending == "finished" and not self.experiment.algorithm.personal:  # else there is no one model
-            model = self.done.best or self._model()
+            model = self.best_model or self._model()
             flat.load(model["w"], model)
             self.folder.save_model(flat.state_dict())
         if dropped:
             self.journal.warn(self.done.round, f"{dropped} updates were not finite and left out: see events.jsonl")
-        lines = read_lines(self.folder.path / "metrics.jsonl")  # read again, not kept: a long run has many
+        lines = read_lines(self.folder.path / files.METRICS)  # read again, not kept: a long run has many
         summary = {
             **summarise(lines, self.recipe, seconds),
             "status": ending,
@@ -198,5 +212,5 @@ class Running:
             "dropped_updates": dropped,
             "warnings": self.journal.warnings,
         }
-        self.folder.write_json("summary.json", summary)
+        self.folder.write_json(files.SUMMARY, summary)
         return summary

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import random
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+from fedrecall.measure.watcher import Round, Watcher
 
 
-class ProgressLine:
+class ProgressLine(Watcher):
     """Watches the rounds of one run and writes to standard error."""
 
     def __init__(self, title: str, rounds: int, *, quiet: bool = False, console: Console | None = None) -> None:
         self.title, self.rounds, self.quiet = title, rounds, quiet
-        self.console = console or Console(stderr=True)
         self.began = time.perf_counter()
         self.accuracy = ""
         self.bar: Progress | None = None
-        if not quiet and self.console.is_terminal:
+        if not quiet:
+            self._begin(console)
+
+    def _begin(self, console: Console | None) -> None:
+        before = random.getstate()  # rich draws random numbers when it is imported, and they are the user's
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        random.setstate(before)
+        self.console = console or Console(stderr=True)
+        if self.console.is_terminal:
             self.bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),
@@ -29,7 +42,7 @@ class ProgressLine:
                 TimeRemainingColumn(),
                 console=self.console,
             )
-            self.task = self.bar.add_task(title, total=rounds, rate="", accuracy="")
+            self.task = self.bar.add_task(self.title, total=self.rounds, rate="", accuracy="")
 
     def __enter__(self) -> Self:
         if self.bar:
@@ -42,10 +55,10 @@ class ProgressLine:
         if self.bar:
             self.bar.stop()
 
-    def __call__(self, line: dict[str, Any]) -> None:
-        """Called after each round with its line of metrics."""
+    def after(self, round: Round) -> None:
         if self.quiet:
             return
+        line = round.line
         if "val_accuracy" in line:
             self.accuracy = f"val {line['val_accuracy']:.3f}"
         rate = line["round"] / (time.perf_counter() - self.began)

@@ -6,13 +6,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrecall.client.work import Result, Task
+from fedrecall.client.work import TrainResult
 from fedrecall.errors import InputError
-from fedrecall.runs import checkpoint
+from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.runs.folder import RunFolder
-from fedrecall.simulation.round import Experiment
+from fedrecall.simulation.journal import Journal
+from fedrecall.simulation.round import Experiment, RoundState
 from fedrecall.vector import Tensors
 
 
@@ -27,15 +28,15 @@ class Replayed:
     update_norm: float | None  # None: the algorithm does not say what an update is
 
 
-class BesideStore(ClientStore):
+class StatesBeside(StateFiles):
     """Reads the clients' states of a run, and writes new ones elsewhere."""
 
-    def __init__(self, folder: Path, run: ClientStore) -> None:
+    def __init__(self, folder: Path, run: StateFiles) -> None:
         super().__init__(folder)
         self.run = run
 
     def get(self, client: int, version: int) -> Tensors:
-        mine = self._file(client, version).exists()
+        mine = self.path(client, version).exists()
         return super().get(client, version) if mine else self.run.get(client, version)
 
 
@@ -43,22 +44,23 @@ def replay(run: Path, experiment: Experiment, round: int, client: int) -> Replay
     """Train a client of a round again, from the newest checkpoint before it. Rounds between are played first."""
     if not 1 <= round <= experiment.recipe.rounds:
         raise InputError(f"the round is {round}; one from 1 to {experiment.recipe.rounds} was expected")
-    point = newest_before(run / "checkpoints", round)
+    point = newest_before(run / files.CHECKPOINTS, round)
     with tempfile.TemporaryDirectory(prefix="fedrecall-replay-") as elsewhere:
-        store = BesideStore(Path(elsewhere) / "clients", ClientStore(run / "clients"))
-        store.versions = dict(point.versions) if point else {}
-        refuse_absent(experiment, store, round, client)
+        beside = StatesBeside(Path(elsewhere) / files.STATES, StateFiles(run / files.STATES))
+        states = StateTable(beside)
+        states.versions = dict(point.versions) if point else {}
+        refuse_absent(experiment, states, round, client)
         folder = RunFolder(Path(elsewhere))
-        experiment.engine.open(experiment.job, experiment.federation, store)
+        experiment.engine.open(experiment.job, experiment.federation, beside)
         try:
-            state = experiment.state_before(round, point, folder, store)
-            result, sent = trained(experiment, store, state, round, client)
+            state = experiment.state_before(round, point, Journal(folder), states)
+            result, sent = train_again(experiment, states, state, client)
         finally:
             experiment.engine.close()
             folder.close()
     update = experiment.algorithm.update(result.sent, sent)
     norm = None if update is None else float(update.norm())
-    return Replayed(round, client, float(result.metrics["loss"]), result.steps, norm)
+    return Replayed(round, client, result.loss, result.steps, norm)
 
 
 def newest_before(folder: Path, round: int) -> Checkpoint | None:
@@ -73,26 +75,20 @@ def newest_before(folder: Path, round: int) -> Checkpoint | None:
     return None
 
 
-def refuse_absent(experiment: Experiment, store: ClientStore, round: int, client: int) -> None:
-    there = sorted(task.client for task in tasks_of(experiment, store, round))
+def refuse_absent(experiment: Experiment, states: StateTable, round: int, client: int) -> None:
+    there = sorted(task.client for task in experiment.tasks(round, 0.0, states))
     if client not in there:
         raise InputError(
             f"client {client} does not train in round {round}; these do: {', '.join(map(str, there))}"
         )
 
 
-def tasks_of(experiment: Experiment, store: ClientStore, round: int) -> list[Task]:
-    return experiment.tasks(round, experiment.recipe.local.rate(round, experiment.recipe.rounds), store)
-
-
-def trained(
-    experiment: Experiment, store: ClientStore, state: Checkpoint, round: int, client: int
-) -> tuple[Result, Tensors]:
-    """The client's result, and what it was sent."""
-    engine, sent = experiment.engine, experiment.algorithm.broadcast(state.server)
-    engine.publish(round, sent, state.buffers)
-    tasks = tasks_of(experiment, store, round)
-    probe = experiment.probes.begin(round, engine, store, tasks)
-    (task,) = (task for task in (probe.tasks if probe else tasks) if task.client == client)
-    (result,) = engine.run([task])
-    return result, sent
+def train_again(
+    experiment: Experiment, states: StateTable, state: RoundState, client: int
+) -> tuple[TrainResult, Tensors]:
+    """The client's result in the round after a state, and what it was sent."""
+    round = experiment.publish(state, states, experiment.measures)
+    (task,) = (task for task in round.tasks if task.client == client)
+    (result,) = experiment.engine.run([task])
+    assert isinstance(result, TrainResult)
+    return result, round.sent

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedrecall.engines import ENGINES
 from fedrecall.errors import InputError, shown
+from fedrecall.measure.watcher import Watcher
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.runs import checkpoint
+from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.environment import environment
-from fedrecall.runs.folder import RunFolder, finished_summary
-from fedrecall.safe_parsing import json_value
+from fedrecall.runs.folder import RunFolder
+from fedrecall.runs.reader import RunRecord, finished_summary
 from fedrecall.simulation.loop import carry_out
 from fedrecall.simulation.round import Experiment
 from fedrecall.version import __version__
@@ -26,7 +28,7 @@ def starting_point(
     path: Path, experiment: Experiment, *, force: bool = False
 ) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint that an experiment goes on from (None: there is none yet), and what the user should know."""
-    point, notes = checkpoint.newest(path / "checkpoints", ClientStore(path / "clients"))
+    point, notes = checkpoint.newest(path / files.CHECKPOINTS, StateFiles(path / files.STATES))
     if point is None and notes and not force:
         raise InputError(f"no checkpoint is whole: {notes[0]}; --force starts the run again from its beginning")
     notes += other_environment(path)
@@ -52,29 +54,29 @@ def is_complete(path: Path, round: int) -> bool:
 
 
 def has_checkpoint(path: Path) -> bool:
-    return bool(checkpoint.notes(path / "checkpoints"))
+    return bool(checkpoint.notes(path / files.CHECKPOINTS))
 
 
 def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
-    """`vectorised` rounds in its own way; all other engines are alike."""
+    """An engine that rounds in its own way; all others are alike."""
     before = Recipe(**{**experiment.recipe.tree(), "rounds": point.recipe["rounds"]})
-    began = "vectorised" if point.recipe_sha256 == before.digest("vectorised") else "another"
-    goes_on = "vectorised" if experiment.engine.name == "vectorised" else "another"
+    own = [kind.name for kind in ENGINES.values() if kind.own_rounding]
+    began = next((name for name in own if point.recipe_sha256 == before.digest(name)), "")
+    goes_on = experiment.engine.rounding
     if began != goes_on:
         raise InputError(
-            f"the run began with {began} engine and would go on with {goes_on}, but 'vectorised' rounds in its "
-            "own way; choose with --engine, or --force goes on all the same"
+            f"the run began with {began or 'another'} engine and would go on with {goes_on or 'another'}, but "
+            f"{(began or goes_on)!r} rounds in its own way; choose with --engine, or --force goes on all the same"
         )
 
 
 def refuse_other_partition(path: Path, experiment: Experiment) -> None:
     """Data from Python, or in files, may have changed since; who has what is noted in the folder."""
     try:
-        card = json_value((path / "partition.json").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, InputError):
+        card = RunRecord(path).card
+    except InputError:
         return
-    now = experiment.federation.assignment.digest()
-    if isinstance(card, dict) and card.get("digest") != now:
+    if card and card.get("digest") != experiment.federation.assignment.digest():
         raise InputError(
             f"the clients do not have the samples that they had when the run in {str(path)!r} began; "
             "--force goes on all the same"
@@ -117,23 +119,25 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
 def other_environment(path: Path) -> list[str]:
     """What of the machine and its software is not as it was."""
     try:
-        before = json_value((path / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    if not isinstance(before, dict):
+        before = RunRecord(path).environment
+    except InputError:
+        before = {}
+    if not before:
         return []
     now = environment()
     changed = [f"{key} was {before.get(key)} and is {now[key]}" for key in MATTERS if before.get(key) != now[key]]
     return [f"bits may differ from now on: {'; '.join(changed)}"] if changed else []
 
 
-def go_on(folder: RunFolder, experiment: Experiment, watch: Any = None, *, force: bool = False) -> dict[str, Any]:
+def go_on(
+    folder: RunFolder, experiment: Experiment, callbacks: Sequence[Watcher] = (), *, force: bool = False
+) -> dict[str, Any]:
     """Resume the run in a folder; its summary."""
     folder.lock()
     try:
         point, notes = starting_point(folder.path, experiment, force=force)
         if point is None:  # it never came to its first checkpoint
             folder.cut_back(0)
-        return carry_out(experiment, folder, watch, point, notes)
+        return carry_out(experiment, folder, callbacks, point, notes)
     finally:
         folder.close()

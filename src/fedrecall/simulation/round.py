@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +12,23 @@ import torch
 
 from fedrecall.algorithms.base import Population
 from fedrecall.client.batches import steps_per_epoch
-from fedrecall.client.work import Job, Task
+from fedrecall.client.sums import Sums
+from fedrecall.client.work import EvaluateResult, Job, TrainTask
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.engines.auto import choose
 from fedrecall.errors import DivergedError, InputError
 from fedrecall.measure.evaluator import Evaluator
 from fedrecall.measure.probe import Probes
-from fedrecall.measure.training_cost import LocalWork, Updates, flops_per_sample
-from fedrecall.measure.user_metrics import Metric
+from fedrecall.measure.training_cost import TrainingCost
+from fedrecall.measure.user_metrics import UserMetric
+from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.models.build import check_outputs, has_statistics, least_samples
 from fedrecall.models.weights import load_weights
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.rng import stream
 from fedrecall.runs.checkpoint import Checkpoint
-from fedrecall.runs.client_states import ClientStore
-from fedrecall.runs.folder import RunFolder
-from fedrecall.simulation.aggregation import Sums, finite_part
+from fedrecall.runs.client_states import StateTable
+from fedrecall.simulation.aggregation import updated_buffers, updated_server
 from fedrecall.simulation.compatibility import refuse_combination
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
 from fedrecall.simulation.journal import Journal
@@ -40,6 +41,15 @@ def sample_clients(seed: int, round: int, population: int, count: int) -> list[i
     return sorted(chosen.tolist())
 
 
+@dataclass(frozen=True)
+class RoundState:
+    """What the server holds between two rounds."""
+
+    round: int  # the last one that is done
+    server: Tensors
+    buffers: Tensors
+
+
 class Experiment:
     """What a recipe describes, ready to be carried out. Making it finds what is wrong, and writes nothing."""
 
@@ -48,7 +58,7 @@ class Experiment:
         recipe: Recipe,
         job: Job,
         federation: Federation,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, UserMetric] | None = None,
         *,
         resumed: bool = False,
     ) -> None:
@@ -61,87 +71,95 @@ class Experiment:
         self.count = clients_per_round(recipe, federation.population)
         steps = recipe.rounds * self.count * self._steps_of(0)
         self.engine = choose(recipe.execution, job, self.flat.module, self.count, steps)
-        self.digest = recipe.digest(self.engine.name)
+        self.digest = recipe.digest(self.engine.rounding)
         self.evaluator = Evaluator(recipe, job, federation, metrics)
         if recipe.stop.patience or recipe.keep == "best":
-            own, has_validation = self.evaluator.own_metrics, self.evaluator.has_validation
+            own, has_validation = self.evaluator.user_metrics, self.evaluator.has_validation
             refuse_unknown_metric(recipe.stop, own, has_validation=has_validation)
         if recipe.init and not resumed:  # a checkpoint has what they became
             load_weights(self.flat.module, Path(recipe.init))
         self.probes = Probes(recipe, federation, self.evaluator)
-        self.flops_per_sample = flops_per_sample(self.flat, federation)
+        cost = TrainingCost(self.algorithm, recipe.local, self.flat, federation)
+        cost.looks_at_updates = self.evaluator.evaluates
+        self.measures: list[Watcher] = [cost, self.evaluator, self.probes]  # in the order of a line's metrics
 
-    def first_state(self, start: Checkpoint | None) -> Checkpoint:
+    def first_state(self, start: Checkpoint | None) -> RoundState:
         """The state before the next round: that of a checkpoint, or the initial one."""
         if start:
-            return start
-        server, buffers = self.algorithm.init(self.flat.w.clone()), self.flat.buffers()
-        return Checkpoint(0, server, buffers, {}, self.digest, self.recipe.tree())
+            return RoundState(start.round, start.server, start.buffers)
+        return RoundState(0, self.algorithm.init(self.flat.w.clone()), self.flat.buffers())
 
     def state_before(
-        self, round: int, start: Checkpoint | None, folder: RunFolder, store: ClientStore
-    ) -> Checkpoint:
-        """The state that a round starts from, made again from an earlier one. `folder` gets the records."""
-        journal, point = Journal(folder), self.first_state(start)
-        for t in range(point.round + 1, round):
-            point, _ = self.round(t, store, point, journal)
-        return point
+        self, round: int, start: Checkpoint | None, journal: Journal, states: StateTable
+    ) -> RoundState:
+        """The state that a round starts from, made again from an earlier one."""
+        state = self.first_state(start)
+        for _ in range(state.round + 1, round):
+            state, _ = self.round(state, states, journal)
+        return state
+
+    def publish(self, state: RoundState, states: StateTable, watchers: Sequence[Watcher]) -> Round:
+        """The next round, up to where its clients begin: the tasks are made and the model is published."""
+        t = state.round + 1
+        lr = self.recipe.local.rate(t, self.recipe.rounds)
+        sent = self.algorithm.broadcast(state.server)
+        tasks = self.tasks(t, lr, states)
+        round = Round(t, lr, tasks, self.engine, states, sent, state.server, state.buffers)
+        self.engine.publish(t, sent, state.buffers)
+        for watcher in watchers:
+            watcher.before(round)
+        return round
 
     def round(
-        self, t: int, store: ClientStore, before: Checkpoint, journal: Journal
-    ) -> tuple[Checkpoint, dict[str, Any]]:
-        """One round: the state after it, and the line of metrics."""
-        clock = [time.perf_counter()]
-        engine, server, buffers = self.engine, before.server, before.buffers
-        lr = self.recipe.local.rate(t, self.recipe.rounds)
-        tasks = self.tasks(t, lr, store)
-        broadcast = self.algorithm.broadcast(server)
-        engine.publish(t, broadcast, buffers)
-        probe = self.probes.begin(t, engine, store, tasks)
-
-        sums, work, states, dropped = Sums(), self._work(t, broadcast), dict[int, int](), list[int]()
-        for result in engine.run(probe.tasks if probe else tasks):  # client updates
-            journal.warn(t, result.metrics.get("note"))
-            if probe:
-                probe.add(result)
-            good, bad = finite_part(result, self.algorithm)
-            dropped += journal.dropped(t, bad, stop=self.recipe.bad_updates == "stop")
-            if good:
-                sums.add(good, self.algorithm)
-                work.add(good)
-                states[good.task.client] = good.state
-            else:
-                store.discard(result.task.client, result.state)
+        self, state: RoundState, states: StateTable, journal: Journal, callbacks: Sequence[Watcher] = ()
+    ) -> tuple[RoundState, Round]:
+        """The round after a state: the state after it, and all that was seen of it."""
+        clock, watchers = [time.perf_counter()], [*self.measures, *callbacks]
+        round = self.publish(state, states, watchers)
+        sums, accepted = Sums(), dict[int, int]()
+        for result in self.engine.run(round.tasks):  # client updates
+            assert not isinstance(result, EvaluateResult)
+            journal.warn(round.number, result.note)
+            good, dropped = result.finite_part(self.algorithm)
+            journal.drop(round.number, dropped, stop=self.recipe.bad_updates == "stop")
+            round.dropped += dropped
+            if good is None:
+                for client, version in result.states().items():
+                    states.discard(client, version)
+                continue
+            good.add_to(sums, self.algorithm)
+            accepted |= good.states()
+            for watcher in watchers:
+                watcher.result(round, good)
         clock.append(time.perf_counter())
 
         if not sums.samples:
-            raise DivergedError(f"no client's update of round {t} was finite")
-        clients = [task.client for task in tasks if task.client not in (EVERYONE, *dropped)]
-        line: dict[str, Any] = {"round": t, "clients": clients, "lr": lr}
-        line |= {"train_loss": sums.mean_loss(), **self._traffic(len(tasks), sums.bytes, broadcast, buffers)}
-        line |= work.metrics()
-        server = sums.server(self.algorithm, server, self.population)  # server update
-        buffers = sums.buffers(buffers)
-        store.propose(states)
-        if not all(bool(state.isfinite().all()) for state in server.values()):
-            raise DivergedError(f"the global model was no longer finite after round {t}")
+            raise DivergedError(f"no client's update of round {round.number} was finite")
+        round.line = self._line(round, sums)
+        round.server = updated_server(self.algorithm, state.server, sums, self.population)  # server update
+        round.buffers = updated_buffers(state.buffers, sums)
+        states.propose(accepted)
+        if not all(bool(tensor.isfinite().all()) for tensor in round.server.values()):
+            raise DivergedError(f"the global model was no longer finite after round {round.number}")
         clock.append(time.perf_counter())
 
-        measured, by_client = self.evaluator.measure(t, engine, store, server, buffers)
-        line |= measured
-        if probe:
-            arrays, forgotten = probe.finish(engine, store, server, buffers)
-            journal.folder.save_forgetting(t, arrays)
-            line |= forgotten
+        for watcher in self.measures:
+            watcher.after(round)
         clock.append(time.perf_counter())
-        journal.record(line, by_client, clock)
-        store.settle()
-        return replace(before, round=t, server=server, buffers=buffers), line
+        journal.record(round, self.probes.arrays, clock)
+        states.settle()
+        return RoundState(round.number, round.server, round.buffers), round
 
-    def _work(self, t: int, broadcast: Tensors) -> LocalWork:
-        updates = Updates() if self.evaluator.evaluates(t) else None
-        least = least_samples(self.flat.module)
-        return LocalWork(self.algorithm, self.recipe.local, least, self.flops_per_sample, broadcast, updates)
+    def _line(self, round: Round, sums: Sums) -> dict[str, Any]:
+        """What the round's line of metrics begins with."""
+        clients = [task.client for task in round.tasks if task.client not in (EVERYONE, *round.dropped)]
+        return {
+            "round": round.number,
+            "clients": clients,
+            "lr": round.lr,
+            "train_loss": sums.mean_loss(),
+            **self._traffic(len(round.tasks), sums.bytes, round.sent, round.buffers),
+        }
 
     def _traffic(self, clients: int, up: int, broadcast: Tensors, buffers: Tensors) -> dict[str, int]:
         """Bytes of the tensors that travel in a round, all clients together."""
@@ -150,15 +168,15 @@ class Experiment:
         sent = broadcast if self.job.own_buffers else {**broadcast, **buffers}
         return {"bytes_up": up, "bytes_down": clients * sum(tensor.nbytes for tensor in sent.values())}
 
-    def tasks(self, t: int, lr: float, store: ClientStore) -> list[Task]:
+    def tasks(self, t: int, lr: float, states: StateTable) -> list[TrainTask]:
         """The round's training, a task a client, in the order of the sum."""
         clients = sample_clients(self.recipe.seed, t, self.federation.population, self.count)
         if self.algorithm.pooled:
-            return [Task("train", t, 0, EVERYONE, lr, steps=sum(map(self._steps_of, clients)))]
+            return [TrainTask(t, 0, EVERYONE, lr, steps=sum(map(self._steps_of, clients)))]
         # The largest first, so that no worker idles at the end; the order is the same on every engine.
         clients.sort(key=lambda client: -self.federation.train_size(client))
         return [
-            Task("train", t, order, client, lr, state_version=store.version(client))
+            TrainTask(t, order, client, lr, state_version=states.version(client))
             for order, client in enumerate(clients)
         ]
 
@@ -176,7 +194,7 @@ class Experiment:
         late = [t for t in self.recipe.forgetting.rounds or () if t > self.recipe.rounds]
         if late:
             yield f"forgetting.rounds has {late}, but there are {self.recipe.rounds} rounds"
-        if self.recipe.execution.client_timeout is not None and self.engine.name != "processes":
+        if self.recipe.execution.client_timeout is not None and not self.engine.replaces_workers:
             yield f"execution.client_timeout has no effect: the engine is {self.engine.name!r}, without workers"
         if self.recipe.local.precision == "bfloat16" and not torch.cpu._is_avx512_bf16_supported():
             yield "local.precision is bfloat16, which this CPU has no instructions for: it is many times slower"

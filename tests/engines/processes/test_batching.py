@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fedrecall.client.work import Result, Task
+from fedrecall.client.work import TrainResult, TrainTask
 from fedrecall.engines.processes.batching import InOrder, Parcel
 
 
 def run_of(count: int, size: int, slots: int = 3) -> InOrder:
-    return InOrder([Task("train", 1, k, k) for k in range(count)], lambda total: size, slots)
+    return InOrder([TrainTask(1, k, k) for k in range(count)], lambda total: size, slots)
 
 
 def done(run: InOrder, parcel: Parcel) -> list[int]:
     """Finish a parcel; the clients whose results are given back then."""
-    run.done(parcel, [Result(task) for task in parcel.tasks])
+    run.done(parcel, [TrainResult(task) for task in parcel.tasks])
     return [result.task.client for result in run.ready()]
 
 
@@ -30,7 +30,7 @@ def test_a_slot_is_free_when_all_its_results_are_given_back() -> None:
     run = run_of(4, 2, slots=1)
     parcel = run.next()
     assert run.next() is None
-    run.done(parcel, [Result(task) for task in parcel.tasks])
+    run.done(parcel, [TrainResult(task) for task in parcel.tasks])
     results = run.ready()
     next(results)
     assert run.next() is None  # the second result still lies there

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall import Classwise, Federation, InputError, Local, Scaffold, federate
-from fedrecall.client.work import Task
+from fedrecall.client.work import TrainTask
+from fedrecall.engines.auto import check_execution
 from fedrecall.engines.processes.batching import Parcel
 from fedrecall.engines.processes.engine import Member, Processes
 from fedrecall.errors import ClientError
@@ -150,7 +151,7 @@ def test_a_client_that_always_hangs_is_named_and_the_rounds_before_are_saved(fed
 
 def test_a_parcel_has_as_long_as_its_tasks_together() -> None:
     engine = Processes(1, client_timeout=20.0)
-    tasks = [Task("train", 1, order) for order in range(3)]
+    tasks = [TrainTask(1, order, order) for order in range(3)]
     member = Member(None, None, Parcel([0, 1, 2], tasks))
     engine._set_deadline(member)
     assert member.deadline == math.inf  # it has not begun yet
@@ -162,7 +163,7 @@ def test_a_parcel_has_as_long_as_its_tasks_together() -> None:
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
 def test_a_timeout_without_workers_is_refused(engine) -> None:
     with pytest.raises(InputError, match=f"client_timeout is 3.0, but the engine '{engine}' has no worker"):
-        Execution(engine=engine, client_timeout=3)
+        check_execution(Execution(engine=engine, client_timeout=3))
 
 
 def test_a_timeout_that_auto_has_no_use_for_is_noted(federation, tmp_path) -> None:

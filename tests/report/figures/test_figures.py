@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from PIL import Image
 
 from fedrecall.errors import InputError
+from fedrecall.recipe.names import titles
 from fedrecall.report.comparison import Method, group
 from fedrecall.report.curves import COLOURS, DASHES, look
 from fedrecall.report.figures.heatmaps import DIVERGING, probed_rounds
@@ -28,7 +29,7 @@ def methods(tmp_path: Path, make_run: Callable[..., Path]) -> list[Method]:
         for n, objective in enumerate(({"name": "cross_entropy"}, WSM))
         for alpha in (0.1, 1.0)
     ]
-    return group([load(run) for run in runs])
+    return group([load(run) for run in runs], titles())
 
 
 def test_every_figure_is_written_in_every_format_and_shows_something(
@@ -89,11 +90,11 @@ def test_rounds_can_be_chosen(methods: list[Method]) -> None:
 def test_of_many_clients_only_the_rounds_own_are_drawn(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     run = load(make_run(tmp_path / "many", partition={"clients": 60}, clients_per_round=5))
     with rc_context(STYLE):
-        figure = figures(group([run]))["forgetting-round-00008"]
+        figure = figures(group([run], titles()))["forgetting-round-00008"]
     assert figure.axes[0].images[0].get_array().shape == (5, 5)
 
 
 def test_runs_without_probes_or_counts_have_the_curves(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     run = load(make_run(tmp_path / "a", forgetting={"every": 0}, old=True))
     with rc_context(STYLE):
-        assert list(figures(group([run]))) == ["convergence"]
+        assert list(figures(group([run], titles()))) == ["convergence"]

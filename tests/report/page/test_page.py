@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedrecall import write_report
 from fedrecall.errors import InputError
+from fedrecall.recipe.names import titles
 from fedrecall.report.comparison import group
 from fedrecall.report.curves import kept_points
 from fedrecall.report.page import charts
-from fedrecall.report.page.page import for_script, page_data, write_report
+from fedrecall.report.page.page import for_script, page_data
 from fedrecall.report.paper_results import published, rows
 from fedrecall.report.probe_views import label_set, page_probes, participants_first
 from fedrecall.runs.reader import find_runs, load
@@ -74,7 +76,7 @@ def test_the_pages_figures_are_what_plotly_knows(tmp_path: Path, make_run: Calla
         make_run(tmp_path / str(n), seed=n % 2, partition={"alpha": alpha})
         for n, alpha in enumerate((0.1, 0.1, 1.0))
     ]
-    data = page_data(group([load(run) for run in runs]))
+    data = page_data(group([load(run) for run in runs], titles()))
     figures = [f for f in data["figures"].values() if f] + [
         f for pair in data["clients"].values() for f in pair.values()
     ]
@@ -87,7 +89,7 @@ def test_the_pages_figures_are_what_plotly_knows(tmp_path: Path, make_run: Calla
 
 def test_the_means_of_seeds_are_drawn_with_a_band(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     runs = [make_run(tmp_path / str(n), seed=n, final=final) for n, final in enumerate((0.4, 0.6))]
-    figure = charts.metric_figure(group([load(run) for run in runs]), "test_accuracy", "")
+    figure = charts.metric_figure(group([load(run) for run in runs], titles()), "test_accuracy", "")
     assert figure
     low, high, mean = (trace["y"] for trace in figure["data"])
     assert mean == [0.5, 0.5]
@@ -96,7 +98,7 @@ def test_the_means_of_seeds_are_drawn_with_a_band(tmp_path: Path, make_run: Call
 
 
 def test_clients_are_sorted_by_their_accuracy(tmp_path: Path, make_run: Callable[..., Path]) -> None:
-    figure = charts.client_accuracy_figure(group([load(make_run(tmp_path / "a", final=0.5))]))
+    figure = charts.client_accuracy_figure(group([load(make_run(tmp_path / "a", final=0.5))], titles()))
     assert figure
     (trace,) = figure["data"]
     assert trace["y"] == [0.25, 0.5]  # one of the three has no validation data

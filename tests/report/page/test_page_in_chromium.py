@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from chromium import PROGRAM, Chromium
 
-from fedrecall.report.page import write_report
+from fedrecall import write_report
 
 pytestmark = [
     pytest.mark.heavy,
@@ -72,7 +72,7 @@ def test_the_definition_of_a_metric_shows_when_pointed_at(browser: Chromium, pag
     shown = (
         "[...document.querySelectorAll('.bubble')].filter((b) => b.checkVisibility()).map((b) => b.textContent)"
     )
-    assert browser.value(shown) == [SUMMARY["learned"].replace("`", "")]
+    assert browser.value(shown) == [SUMMARY["learned"].words.replace("`", "")]
 
 
 def test_the_table_has_the_numbers_of_the_runs(browser: Chromium, page: Path) -> None:

@@ -9,6 +9,7 @@ from fedrecall.data.files.cifar import CIFAR10, CIFAR100, BinaryFiles
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images
 from fedrecall.errors import InputError, nearest
+from fedrecall.titles import titled
 
 MEAN_AND_STD = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -22,11 +23,13 @@ Normalisation = Annotated[
 ]
 
 
+@titled("CIFAR-10")
 def cifar10(folder: str | Path | None = None, augment: Augment = True) -> DataSet:
     """CIFAR-10, the binary version: `cifar-10-batches-bin` below `folder`."""
     return data_set(CIFAR10, folder, "y", augment, "cifar10")
 
 
+@titled("CIFAR-100")
 def cifar100(
     folder: str | Path | None = None,
     augment: Augment = True,

@@ -9,8 +9,10 @@ import numpy as np
 from fedrecall.data.files.idx import FASHION_CLASSES
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images
+from fedrecall.titles import titled
 
 
+@titled("Fashion-MNIST (10,000 images)")
 def fashion_mini() -> DataSet:
     """Fashion-MNIST, the first 1000 training and 200 test images of each class, shipped with us."""
     file = resources.files("fedrecall") / "data" / "fashion_mini.npz"

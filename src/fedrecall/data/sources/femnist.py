@@ -23,6 +23,7 @@ from fedrecall.data.places import data_folder, npy_file
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images
 from fedrecall.errors import InputError
+from fedrecall.titles import titled
 
 SIDE = 28
 CLASS_NAMES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
@@ -35,6 +36,7 @@ NEXT = re.compile(rb"\s*([,}])")
 parse_float = lru_cache(maxsize=1024)(float)
 
 
+@titled("FEMNIST")
 def femnist(folder: str | Path | None = None) -> DataSet:
     """FEMNIST as LEAF writes it: `femnist/data/train` and `femnist/data/test` below `folder`.
 

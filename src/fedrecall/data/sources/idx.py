@@ -7,13 +7,16 @@ from pathlib import Path
 from fedrecall.data.files.idx import FASHION_MNIST, MNIST, IdxFiles
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images
+from fedrecall.titles import titled
 
 
+@titled("MNIST")
 def mnist(folder: str | Path | None = None) -> DataSet:
     """MNIST, handwritten digits: its idx files in `mnist` or `MNIST/raw` below `folder`."""
     return data_set(MNIST, folder)
 
 
+@titled("Fashion-MNIST")
 def fashion_mnist(folder: str | Path | None = None) -> DataSet:
     """Fashion-MNIST, all of it: its idx files in `fashion-mnist` or `FashionMNIST/raw` below `folder`."""
     return data_set(FASHION_MNIST, folder)

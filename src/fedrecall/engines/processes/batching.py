@@ -9,11 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fedrecall.client.work import Result, Task
+from fedrecall.client.work import EvaluateResult, Task, TrainResult, TrainTask
 from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
+from fedrecall.vector import Tensors
+
+Answer = TrainResult | EvaluateResult  # of one task
 
 # Of each result what is no vector; whose the rows of each stack are; and where the stacks lie.
-Packed = tuple[list[tuple[int, int, int, dict[str, Any]]], dict[str, list[int]], Header]
+Packed = tuple[list[tuple[Any, ...]], dict[str, list[int]], Header]
 
 
 @dataclass
@@ -36,7 +39,7 @@ class InOrder:
         starts = range(0, len(tasks), size)
         parts = [list(range(start, min(start + size, len(tasks)))) for start in starts]
         self._waiting = deque(Parcel(places, [tasks[place] for place in places]) for places in parts)
-        self._finished: dict[int, tuple[Result, Parcel]] = {}
+        self._finished: dict[int, tuple[Answer, Parcel]] = {}
         self._held: dict[int, int] = {}  # results not yet given back, by slot
         self._free = list(range(slots))
         self._total, self._expected = len(tasks), 0
@@ -52,7 +55,7 @@ class InOrder:
         parcel.slot = self._free.pop()
         return parcel
 
-    def done(self, parcel: Parcel, results: list[Result]) -> None:
+    def done(self, parcel: Parcel, results: list[Answer]) -> None:
         self._held[parcel.slot] = len(results)
         for place, result in zip(parcel.places, results):
             self._finished[place] = result, parcel
@@ -63,7 +66,7 @@ class InOrder:
         singly = [Parcel([place], [task]) for place, task in zip(parcel.places, parcel.tasks)]
         self._waiting.extendleft(reversed(singly))
 
-    def ready(self) -> Iterator[Result]:
+    def ready(self) -> Iterator[Answer]:
         """The results whose turn it is."""
         while self._expected in self._finished:
             result, parcel = self._finished.pop(self._expected)
@@ -74,23 +77,29 @@ class InOrder:
                 self._free.append(parcel.slot)
 
 
-def packed(results: list[Result], box: Box) -> Packed:
+def packed(results: list[Answer], box: Box) -> Packed:
     """A parcel's results for another process: vectors of one name as one stack, in a box."""
     owners, stacks = dict[str, list[int]](), dict[str, list[Tensor]]()
     for at, result in enumerate(results):
+        if isinstance(result, EvaluateResult):
+            continue
         for kind, tensors in (("sent", result.sent), ("buffers", result.buffers)):
             for name, tensor in tensors.items():
                 owners.setdefault(f"{kind}.{name}", []).append(at)
                 stacks.setdefault(f"{kind}.{name}", []).append(tensor)
-    rest = [(result.state, result.n, result.steps, result.metrics) for result in results]
-    return rest, owners, box.put(stacks)
+    return [result.scalars() for result in results], owners, box.put(stacks)
 
 
-def unpacked(tasks: list[Task], parcel: Packed, boxes: Boxes) -> list[Result]:
+def unpacked(tasks: list[Task], parcel: Packed, boxes: Boxes) -> list[Answer]:
     rest, owners, header = parcel
-    results = [Result(task, {}, {}, *values) for task, values in zip(tasks, rest)]
+    vectors: list[dict[str, Tensors]] = [{"sent": {}, "buffers": {}} for _ in tasks]
     for key, stack in boxes.take(header).items():
         kind, _, name = key.partition(".")
         for at, tensor in zip(owners[key], stack.unbind()):
-            (results[at].sent if kind == "sent" else results[at].buffers)[name] = tensor
-    return results
+            vectors[at][kind][name] = tensor
+    return [
+        TrainResult(task, vectors[at]["sent"], vectors[at]["buffers"], *rest[at])
+        if isinstance(task, TrainTask)
+        else EvaluateResult(task, *rest[at])
+        for at, task in enumerate(tasks)
+    ]

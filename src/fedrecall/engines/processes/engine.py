@@ -20,17 +20,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Self
 
 import cloudpickle
 import torch
 
-from fedrecall.client.work import Job, Result, Task, place
+from fedrecall.client.work import Job, Result, Task
 from fedrecall.data.federation import Federation
+from fedrecall.engines.engine import Engine
 from fedrecall.engines.processes.batching import InOrder, Parcel, unpacked
 from fedrecall.engines.processes.connection import Door, receive
 from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
 from fedrecall.errors import ClientError, InputError, WriteError
-from fedrecall.runs.client_states import ClientStore
+from fedrecall.recipe.settings import Execution
+from fedrecall.runs.client_states import States
 from fedrecall.vector import Tensors
 
 MOST_DEATHS = 3  # of workers on one task, before the run is stopped
@@ -51,24 +54,29 @@ class Member:
     hung: bool = False  # it was not, and the worker was killed
 
 
-class Processes:
+class Processes(Engine):
     """A pool of workers, started once."""
 
     name = "processes"
-    failed: Task | None = None
+    replaces_workers = True
+    in_this_process = False
 
     def __init__(self, workers: int, client_timeout: float | None = None) -> None:
         self.workers = workers
         self.client_timeout = client_timeout
 
-    def open(self, job: Job, federation: Federation, store: ClientStore) -> None:
+    @classmethod
+    def create(cls, workers: int, execution: Execution) -> Self:
+        return cls(workers, execution.client_timeout)
+
+    def open(self, job: Job, federation: Federation, states: States) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="fedrecall-engine-"))
         self._door = Door()
         self._greeting = (
             self._folder,
             [self._folder, *federation.temporary_folders()],
             sys.path,
-            cloudpickle.dumps((job, federation, store)),
+            cloudpickle.dumps((job, federation.handle(), states)),
         )
         self._threads, self._threads_before = job.local.threads, torch.get_num_threads()
         # As `serial` has them, and no more: the threads of sums here would take the workers' cores from them.
@@ -76,7 +84,7 @@ class Processes:
         self._published: tuple[Header, Header] | None = None
         self._server_box, self._buffer_box = Box(self._folder, "server"), Box(self._folder, "buffers")
         self._boxes = Boxes(self._folder)
-        self._deaths: dict[tuple[int, int, int], Counter[str]] = {}
+        self._deaths: dict[Task, Counter[str]] = {}
         self._members: list[Member] = []
         try:
             self._fill()
@@ -181,7 +189,7 @@ class Processes:
             raise InputError(extra)
         if kind == "failed":
             self.failed = what
-            where = f"{place(what)} failed in a worker process" if what else "a worker process could not begin"
+            where = f"{what} failed in a worker process" if what else "a worker process could not begin"
             raise ClientError(f"{where}:\n\n{extra.rstrip()}")
         run.done(parcel, unpacked(parcel.tasks, extra, self._boxes))
 
@@ -197,12 +205,12 @@ class Processes:
         self._fill()
 
     def _count(self, task: Task, death: str) -> None:
-        deaths = self._deaths.setdefault((task.round, task.client, task.order), Counter())
+        deaths = self._deaths.setdefault(task, Counter())
         deaths[death] += 1
         if deaths.total() == MOST_DEATHS:
             self.failed = task
             how = [death.format("once" if count == 1 else f"{count} times") for death, count in deaths.items()]
-            raise ClientError(f"{place(task)} {' and '.join(how)}")
+            raise ClientError(f"{task} {' and '.join(how)}")
 
     def close(self) -> None:
         """End the workers: at once, unless they have nothing to do."""

@@ -34,9 +34,9 @@ def main() -> None:
     sys.path[:] = path
     try:
         # From the engine that started this process, over a connection that only the two of them have the key to.
-        job, federation, store = cloudpickle.loads(setup)
+        job, handle, states = cloudpickle.loads(setup)
         torch.set_num_threads(job.local.threads)
-        worker = Worker(job, federation, store)
+        worker = Worker(job, handle.open(), states)
     except Exception as error:
         connection.send(("failed", None, their_traceback(error)))
         return

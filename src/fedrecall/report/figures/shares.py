@@ -10,7 +10,7 @@ from fedrecall.report.comparison import Method
 from fedrecall.report.figures.partition_picture import TEN_COLOURS, class_colours, spans
 from fedrecall.report.probe_views import class_names, name_of
 from fedrecall.report.wording import in_words, number, plain
-from fedrecall.runs.reader import RunData
+from fedrecall.runs.reader import RunRecord
 
 CLIENTS = 10
 MOST_PANELS = 6
@@ -20,7 +20,7 @@ HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx")
 
 def draw_shares(methods: list[Method]) -> Figure | None:
     """None where no run says who has which classes."""
-    panels: dict[str, RunData] = {}
+    panels: dict[str, RunRecord] = {}
     for method in methods:
         for run in method.runs:
             if run.class_counts is not None:
@@ -59,7 +59,7 @@ def draw_shares(methods: list[Method]) -> Figure | None:
     return figure
 
 
-def _title(run: RunData) -> str:
+def _title(run: RunRecord) -> str:
     partition = run.recipe["partition"]
     alpha = partition.get("alpha")
     return f"alpha {number(alpha)}" if alpha is not None else in_words(partition["name"])

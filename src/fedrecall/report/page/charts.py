@@ -24,7 +24,7 @@ from fedrecall.report.probe_views import (
     who_causes,
     who_suffers,
 )
-from fedrecall.runs.reader import RunData, is_number
+from fedrecall.runs.reader import RunRecord, is_number
 
 Figure = dict[str, Any]
 MOST_CLIENTS = 12  # in a picture of them
@@ -120,7 +120,7 @@ def client_figures(method: Method) -> tuple[Figure, Figure] | None:
     return _bars(run, who_suffers(run)), _bars(run, who_causes(run))
 
 
-def _bars(run: RunData, clients: Clients) -> Figure:
+def _bars(run: RunRecord, clients: Clients) -> Figure:
     ids, values = clients.ids[:MOST_CLIENTS].tolist(), clients.values[:MOST_CLIENTS]
     labels = label_sets(run, set(ids))
     learned = clients.learned[:MOST_CLIENTS]
@@ -177,7 +177,7 @@ def client_accuracy_figure(methods: list[Method]) -> Figure | None:
     return {"data": traces, "layout": layout, "curves": True, "closest": True}
 
 
-def share_figure(run: RunData) -> Figure | None:
+def share_figure(run: RunRecord) -> Figure | None:
     """Which classes some clients have: a row a client."""
     if run.class_counts is None or not len(run.class_counts):
         return None

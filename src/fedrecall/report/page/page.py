@@ -26,8 +26,9 @@ from fedrecall.report.page import charts
 from fedrecall.report.paper_results import published
 from fedrecall.report.tables import TABLE_WORDS, card_lines, final_rounds, mean_and_deviation, result_table
 from fedrecall.report.warnings import warnings
-from fedrecall.report.wording import DATA_NAMES, MODEL_NAMES, listed, settings
-from fedrecall.runs.reader import RunData, find_runs, load
+from fedrecall.report.wording import listed, settings
+from fedrecall.runs.reader import RunRecord, find_runs, load
+from fedrecall.titles import Titles
 from fedrecall.version import __version__
 
 # In which order the chooser of metrics offers them; others follow.
@@ -35,9 +36,9 @@ FIRST = ("val_accuracy", "test_accuracy", "val_accuracy_mean", "val_accuracy_wor
 DASH_ARRAYS = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "8 3 2 3"}
 
 
-def write_report(runs: list[Path], out: Path) -> Path:
+def write_report(runs: list[Path], out: Path, titles: Titles) -> Path:
     """Write the page about these runs' folders to `out`."""
-    return write_page(group([load(path) for path in find_runs(runs)]), out)
+    return write_page(group([load(path) for path in find_runs(runs)], titles), out)
 
 
 def write_page(methods: list[Method], out: Path) -> Path:
@@ -107,7 +108,7 @@ def page_data(methods: list[Method]) -> dict[str, Any]:
         figure = charts.metric_figure(methods, key, key.replace("_", " "))
         if figure:
             figures[f"metric:{key}"] = figure
-            metrics[key] = METRICS.get(key, "A metric of the user's own.").replace("`", "")
+            metrics[key] = words_of(key)
     heatmaps = _heatmaps(methods)
     clients = {}
     for position, method in enumerate(methods):
@@ -159,7 +160,13 @@ def _about(method: Method) -> str:
 
 def definitions() -> dict[str, str]:
     """What each number of the tables is: of a run where it has one, else of a round."""
-    return {key: text.replace("`", "") for key, text in {**METRICS, **SUMMARY, **TABLE_WORDS}.items()}
+    words = {name: metric.words for name, metric in {**METRICS, **SUMMARY}.items()} | TABLE_WORDS
+    return {key: text.replace("`", "") for key, text in words.items()}
+
+
+def words_of(key: str) -> str:
+    metric = METRICS.get(key)
+    return metric.words.replace("`", "") if metric else "A metric of the user's own."
 
 
 def footnotes(methods: list[Method]) -> list[str]:
@@ -168,14 +175,14 @@ def footnotes(methods: list[Method]) -> list[str]:
 
 
 def title(methods: list[Method]) -> str:
-    data = {DATA_NAMES.get(m.recipe["data"]["name"], m.recipe["data"]["name"]) for m in methods}
-    models = {MODEL_NAMES.get(m.recipe["model"]["name"], m.recipe["model"]["name"]) for m in methods}
+    data = {m.titles.of("data", m.recipe["data"]) for m in methods}
+    models = {m.titles.of("model", m.recipe["model"]) for m in methods}
     return f"{listed(sorted(models))} on {listed(sorted(data))}"
 
 
-def partitions(methods: list[Method]) -> list[tuple[RunData, str]]:
+def partitions(methods: list[Method]) -> list[tuple[RunRecord, str]]:
     """Each partition once, with the methods that use it."""
-    users: dict[str, tuple[RunData, list[str]]] = {}
+    users: dict[str, tuple[RunRecord, list[str]]] = {}
     for method in methods:
         for run in method.runs:
             if run.card:
@@ -189,7 +196,7 @@ def partitions(methods: list[Method]) -> list[tuple[RunData, str]]:
 MOST_CARDS = 6  # of partitions; more seeds' cards say nothing new
 
 
-def commands(methods: list[Method]) -> list[tuple[RunData, str]]:
+def commands(methods: list[Method]) -> list[tuple[RunRecord, str]]:
     """For each run, what repeats it; empty where a recipe cannot build what Python gave."""
     found = []
     for method in methods:
@@ -199,13 +206,13 @@ def commands(methods: list[Method]) -> list[tuple[RunData, str]]:
     return found
 
 
-def file_name(run: RunData) -> str:
+def file_name(run: RunRecord) -> str:
     """Of the recipe as it is saved from the page: only letters that need no quoting in any shell."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in run.path.resolve().name)
     return f"{name.strip('-.') or 'run'}.yaml"
 
 
-def recipe_text(run: RunData) -> str:
+def recipe_text(run: RunRecord) -> str:
     return yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True)
 
 

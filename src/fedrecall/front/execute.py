@@ -1,0 +1,80 @@
+"""Carrying out runs: from a folder through the rounds to the page. Every command and `federate` end up here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedrecall.client.work import Job
+from fedrecall.data.federation import Federation
+from fedrecall.data.sources import DataSet
+from fedrecall.engines.auto import check_execution
+from fedrecall.errors import InputError
+from fedrecall.measure.watcher import Watcher
+from fedrecall.recipe.names import titles
+from fedrecall.recipe.recipe import Recipe
+from fedrecall.runs.folder import RunFolder
+from fedrecall.simulation.loop import carry_out
+from fedrecall.simulation.progress import ProgressLine
+from fedrecall.simulation.resume import go_on
+from fedrecall.simulation.round import Experiment
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run: what is run, where it is written, and what it is called while it goes."""
+
+    experiment: Experiment
+    folder: RunFolder
+    title: str
+    resume: bool = False  # go on with what is in the folder
+    force: bool = False  # also with another recipe
+
+
+def execute(
+    plans: Sequence[Plan], *, report: Path | None, quiet: bool, callbacks: Sequence[Watcher] = ()
+) -> list[dict[str, Any]]:
+    """Carry out runs one after the other, then write the page about all of them; the runs' summaries."""
+    summaries = []
+    for plan in plans:
+        with ProgressLine(plan.title, plan.experiment.recipe.rounds, quiet=quiet) as progress:
+            watchers = [progress, *callbacks]
+            if plan.resume:
+                summary = go_on(plan.folder, plan.experiment, watchers, force=plan.force)
+            else:
+                summary = carry_out(plan.experiment, plan.folder, watchers)
+        summaries.append(summary)
+    if report is not None:
+        write_report([plan.folder.path for plan in plans], report)
+    return summaries
+
+
+def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
+    """Write the page about runs, or folders of runs, to `out`, and return where it is."""
+    from fedrecall.report.page import write_report as write  # not for who only trains
+
+    return write([Path(run) for run in runs], Path(out), titles())
+
+
+def load_federation(recipe: Recipe) -> Federation:
+    """The data and the partition that a recipe names."""
+    check_execution(recipe.execution)  # before data are read, which may take long
+    data = recipe.build("data", folder=recipe.execution.data)
+    if not isinstance(data, DataSet):
+        raise InputError(
+            f"data is {recipe.data['name']!r}, which returned a {type(data).__name__}; expected a DataSet"
+        )
+    return Federation.from_data(data, recipe.build("partition"))
+
+
+def recipe_experiment(recipe: Recipe, federation: Federation, *, resumed: bool = False) -> Experiment:
+    """The run that a recipe describes, ready to start or to go on."""
+    make_model = partial(
+        recipe.build, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
+    )
+    algorithm, objective = recipe.build("algorithm"), recipe.build("objective")
+    job = Job(make_model, algorithm, objective, recipe.local, recipe.seed, recipe.batch_norm)
+    return Experiment(recipe, job, federation, resumed=resumed)

@@ -1,0 +1,48 @@
+"""A run from Python: its folder, read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fedrecall.errors import InputError
+from fedrecall.front.execute import write_report
+from fedrecall.models.weights import read_weights
+from fedrecall.runs import files
+from fedrecall.runs.reader import RunRecord
+
+
+class Run:
+    """A run's folder, read."""
+
+    def __init__(self, path: str | Path, make_model: Callable[[], nn.Module] | None = None) -> None:
+        self.path = Path(path)
+        self._make_model = make_model
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dictionary a round, as in `metrics.jsonl`."""
+        return RunRecord(self.path).metrics
+
+    @property
+    def forgetting(self) -> dict[int, dict[str, np.ndarray]]:
+        """For each probed round: `before` [k], `after` [i, k], `models` [i], and more (docs/metrics.md)."""
+        return RunRecord(self.path).probes
+
+    def model(self) -> nn.Module:
+        """The trained global model."""
+        if self._make_model is None:
+            raise InputError(
+                f"{str(self.path)!r} does not say how its model is built; load {files.MODEL} into yours"
+            )
+        model = self._make_model()
+        model.load_state_dict(read_weights(self.path / files.MODEL))
+        return model.eval()
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the page about this run and return where it is."""
+        return write_report([self.path], path or self.path / files.REPORT)

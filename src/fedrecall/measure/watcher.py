@@ -1,0 +1,46 @@
+"""Whatever looks at the rounds of a run: metrics, probes, records, progress, trackers, a user's callbacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedrecall.client.work import Trained, TrainTask
+from fedrecall.engines.engine import Engine
+from fedrecall.runs.client_states import StateTable
+from fedrecall.vector import Tensors
+
+
+@dataclass
+class Round:
+    """A round as it goes by, for those who watch it."""
+
+    number: int  # counted from 1
+    lr: float
+    tasks: list[TrainTask]  # of the round's clients, in the order of the sum
+    engine: Engine
+    states: StateTable
+    sent: Tensors  # what the clients are sent
+    server: Tensors  # the server's state: before the round and, once it is made, after it
+    buffers: Tensors  # with it
+    dropped: list[int] = field(default_factory=list)  # clients whose update was not finite
+    line: dict[str, Any] = field(default_factory=dict)  # of metrics.jsonl
+    by_client: dict[str, Any] = field(default_factory=dict)  # the line of clients.jsonl, if there is one
+
+
+class Watcher:
+    """Looks at rounds, and changes nothing of their result. Override what you want to see.
+
+    >>> class Losses(Watcher):
+    ...     def after(self, round: Round) -> None:
+    ...         print(round.number, round.line["train_loss"])
+    """
+
+    def before(self, round: Round) -> None:
+        """The model is published, and nobody has trained yet."""
+
+    def result(self, round: Round, result: Trained) -> None:
+        """What a client gave back (or a group of them), and is added to the sums."""
+
+    def after(self, round: Round) -> None:
+        """The server's new state is made, and `round.line` has what was measured so far."""

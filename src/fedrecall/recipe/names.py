@@ -1,0 +1,23 @@
+"""What people read for the names in a recipe."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from fedrecall.algorithms import ALGORITHMS
+from fedrecall.recipe.recipe import FROM_PYTHON, NAMED
+from fedrecall.titles import Titles, title_of
+
+OF_PYTHON = {"data": "data given in Python", "model": "a model given in Python"}
+
+
+@cache
+def titles() -> Titles:
+    """Of everything that comes with the package."""
+    sections = {
+        section: {name: title_of(thing) for name, thing in listing.items()} for section, listing in NAMED.items()
+    }
+    for section, title in OF_PYTHON.items():
+        sections[section][FROM_PYTHON["name"]] = title
+    bounds = frozenset(name for name, kind in ALGORITHMS.items() if kind.pooled or kind.personal)
+    return Titles(sections, bounds)
