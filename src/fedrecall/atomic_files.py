@@ -17,14 +17,14 @@ LEFTOVERS = ".*.part.*"  # of processes that were killed
 
 
 @contextmanager
-def whole(path: Path, *, flushed: bool = True) -> Iterator[Path]:
+def replace_file(path: Path, *, flushed: bool = True) -> Iterator[Path]:
     """A file beside, with the same ending, to be written; at the end it becomes `path`, or nothing is left of it.
 
     `flushed` waits until it is on the disk: a power cut then leaves the old file or the new one.
     """
     beside = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
-        with told(path):
+        with explain_write_errors(path):
             yield beside
             if flushed:
                 flush(beside)
@@ -35,8 +35,8 @@ def whole(path: Path, *, flushed: bool = True) -> Iterator[Path]:
         raise
 
 
-def write_whole(path: Path, text: str) -> None:
-    with whole(path) as beside:
+def write_text(path: Path, text: str) -> None:
+    with replace_file(path) as beside:
         beside.write_text(text, encoding="utf-8")
 
 
@@ -46,24 +46,24 @@ def flush(path: Path) -> None:
 
 
 @contextmanager
-def told(path: Path) -> Iterator[None]:
-    """What the disk refuses is told as a sentence with the file's name."""
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses into a sentence with the file's name."""
     try:
         yield
     except OSError as error:
-        raise unwritten(path, error) from None
+        raise write_error(path, error) from None
     except SafetensorError as error:  # has the system's error in its words only
         found = re.search(r"\(os error (\d+)\)", str(error))
         if not found:
             raise
-        raise unwritten(path, OSError(int(found[1]), os.strerror(int(found[1])))) from None
+        raise write_error(path, OSError(int(found[1]), os.strerror(int(found[1])))) from None
 
 
-def unwritten(path: Path, error: OSError) -> WriteError:
+def write_error(path: Path, error: OSError) -> WriteError:
     return WriteError(f"the file {str(path)!r} cannot be written: {error.strerror or error}")
 
 
 def remove_leftovers(folder: Path) -> None:
-    """What a process that was killed had not written to its end."""
+    """Delete files that a killed process had not written to their end."""
     for path in folder.glob(LEFTOVERS):
         path.unlink(missing_ok=True)

@@ -44,6 +44,6 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f"there are: {', '.join(names)}" if names else "there is none"
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

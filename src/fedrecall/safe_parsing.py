@@ -40,7 +40,7 @@ def yaml_value(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        expanded(node, {}, 0)
+        count_values(node, {}, 0)
         return loader.construct_document(node)
     except InputError:
         raise
@@ -52,7 +52,7 @@ def yaml_value(text: str) -> Any:
         loader.dispose()
 
 
-def expanded(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
+def count_values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
     """How many values a node stands for, when every alias is written out."""
     if depth > MOST_DEPTH:  # also of what contains itself
         raise InputError(f"it is nested more than {MOST_DEPTH} deep")
@@ -72,7 +72,7 @@ def expanded(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
                     raise InputError(f"it has the key {shown_key(key)}, and keys are words")
                 refuse_half_characters(key.value)
                 inner.append(value)
-        sizes[id(node)] = 1 + sum(expanded(part, sizes, depth + 1) for part in inner)
+        sizes[id(node)] = 1 + sum(count_values(part, sizes, depth + 1) for part in inner)
     if sizes[id(node)] > MOST_NODES:
         raise InputError(f"it stands for more than {MOST_NODES} values")
     return sizes[id(node)]
@@ -87,7 +87,7 @@ HALF = re.compile(r"\\u[dD]")  # how JSON spells half of a character, and two ha
 
 
 def refuse_half_characters(text: str) -> None:
-    """What can be escaped but not written."""
+    """An `InputError` for text that can be escaped but not written."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -21,7 +21,7 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from fedrecall.atomic_files import remove_leftovers, whole, write_whole
+from fedrecall.atomic_files import remove_leftovers, replace_file, write_text
 from fedrecall.cli import main as cli
 from fedrecall.errors import WriteError
 from fedrecall.measure.watcher import Round
@@ -166,23 +166,23 @@ def full() -> OSError:
 
 
 def stopped(path: Path, error: OSError) -> None:
-    with whole(path) as beside:
+    with replace_file(path) as beside:
         beside.write_text("ne")
         raise error
 
 
 def test_a_file_is_as_it_was_until_the_new_one_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    write_whole(path, "old")
+    write_text(path, "old")
     with pytest.raises(WriteError, match=r"a\.txt' cannot be written: No space left on device"):
         stopped(path, full())
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "old")]
-    write_whole(path, "new")
+    write_text(path, "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "new")]
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
-    with whole(tmp_path / "a.npz") as beside:
+    with replace_file(tmp_path / "a.npz") as beside:
         beside.write_text("mine")
     beside.write_text("half")  # as SIGKILL leaves it
     remove_leftovers(tmp_path)
@@ -192,7 +192,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 def test_safetensors_tell_of_a_full_disk_as_others_do(place: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     with pytest.raises(WriteError, match=r"a\.safetensors' cannot be written: File too large$"):  # noqa: SIM117
-        with whole(place / "a.safetensors") as beside:
+        with replace_file(place / "a.safetensors") as beside:
             save_file({"w": torch.zeros(1000)}, beside)
     with pytest.raises(WriteError, match="cannot be written: File too large"):
         StateFiles(place / "clients").put(3, 1, {"c": torch.zeros(1000)})

@@ -78,7 +78,7 @@ def check(place: Path, content: bytes) -> None:
         assert Recipe(**again).tree() == recipe.tree()
         recipe.digest()
         for section in ("partition", "objective", "algorithm"):
-            recipe.build(section)
+            recipe.create(section)
 
 
 def as_yaml(tree: Any) -> bytes:

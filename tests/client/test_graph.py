@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedrecall.client.graph import (
     UntraceableError,
     aten,
-    finished,
+    finish,
     pad_channels,
     pool_before_relu,
     trace,
@@ -33,7 +33,7 @@ def test_relu_and_pooling_change_places() -> None:
     before = trace(model, [x])
     graph_module = trace(model, [x])
     pool_before_relu(graph_module.graph)
-    finished(graph_module)
+    finish(graph_module)
     order = targets(graph_module)
     assert order.index(aten.max_pool2d_with_indices.default) < order.index(aten.relu.default)
     gradients = []
@@ -65,7 +65,7 @@ def test_calls_that_change_nothing_or_repeat_another_are_dropped() -> None:
     x = torch.randn(3, 4)
     graph_module = trace(twice, [x])
     without_repeats(graph_module)
-    finished(graph_module)
+    finish(graph_module)
     assert targets(graph_module).count(aten.exp.default) == 1
     assert aten.transpose.int not in targets(graph_module)
     assert torch.equal(graph_module(x), 2 * x.exp())
@@ -80,7 +80,7 @@ def test_equal_tensors_stay_two_where_one_is_written_into() -> None:
     x = torch.rand(3) + 1
     graph_module = trace(written, [x])
     without_repeats(graph_module)
-    finished(graph_module)
+    finish(graph_module)
     assert torch.allclose(graph_module(x), 1 / x**2 + x**2)
 
 
@@ -106,7 +106,7 @@ def test_channels_are_padded_where_only_convolutions_read_them(channels, padded)
     inputs = [torch.randn(2, 3, 12, 12), *(parameter.detach() for parameter in net.parameters())]
     graph_module = trace(forward, inputs)
     assert pad_channels(graph_module.graph) == padded
-    finished(graph_module)
+    finish(graph_module)
     leaves = [tensor.clone().requires_grad_() for tensor in inputs]
     torch.testing.assert_close(graph_module(*leaves), net(inputs[0]), rtol=1e-5, atol=1e-6)
     graph_module(*leaves).square().sum().backward()

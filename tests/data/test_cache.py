@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrecall.data.cache import cache_folder, decoded
+from fedrecall.data.cache import cache_folder, cached_arrays
 from fedrecall.errors import InputError
 
 
@@ -36,7 +36,7 @@ def counting(calls: list[Path]):
 def test_a_file_is_decoded_once(source) -> None:
     calls: list[Path] = []
     for _ in range(2):
-        arrays = decoded("set", [source], counting(calls))
+        arrays = cached_arrays("set", [source], counting(calls))
     assert len(calls) == 1
     assert arrays["x"].tolist() == [0]
     assert isinstance(arrays["x"], np.memmap)
@@ -46,12 +46,12 @@ def test_a_file_is_decoded_once(source) -> None:
 @pytest.mark.parametrize("change", ["size", "time"])
 def test_a_changed_file_is_decoded_again(source, change) -> None:
     calls: list[Path] = []
-    decoded("set", [source], counting(calls))
+    cached_arrays("set", [source], counting(calls))
     if change == "size":
         source.write_bytes(b"abcd")
     else:
         os.utime(source, ns=(1, 1))
-    decoded("set", [source], counting(calls))
+    cached_arrays("set", [source], counting(calls))
     assert len(calls) == 2
 
 
@@ -61,22 +61,22 @@ def test_a_failed_decoding_leaves_nothing(source) -> None:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        decoded("set", [source], fail)
+        cached_arrays("set", [source], fail)
     assert list(cache_folder().iterdir()) == []
 
 
 def test_who_comes_second_takes_what_is_there(source) -> None:
     def slow(target: Path) -> None:
         np.save(target / "x.npy", np.array([7]))
-        decoded(
+        cached_arrays(
             "set", [source], lambda inner: np.save(inner / "x.npy", np.array([8]))
         )  # another process is faster
 
-    assert decoded("set", [source], slow)["x"].tolist() == [8]
+    assert cached_arrays("set", [source], slow)["x"].tolist() == [8]
     assert len(list(cache_folder().iterdir())) == 1
 
 
 def test_a_cache_folder_that_cannot_be_made_is_one_sentence(source, folder, monkeypatch) -> None:
     monkeypatch.setenv("FEDRECALL_CACHE", str(source / "below-a-file"))
     with pytest.raises(InputError, match=r"the cache folder '.*below-a-file' cannot be written"):
-        decoded("set", [source], counting([]))
+        cached_arrays("set", [source], counting([]))

@@ -6,6 +6,11 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
+import torch
+
+from fedrecall import Federation, Iid, federate
+
 PAGE = (Path(__file__).parents[2] / "docs" / "runs.md").read_text(encoding="utf-8")
 
 
@@ -25,3 +30,14 @@ def test_the_commands_run_and_leave_the_files_of_the_table(fedrecall, tmp_path, 
     for name in named - {"clients/", "events.jsonl", "lock"}:
         assert (tmp_path / "runs/mine" / name).exists(), name
     assert (tmp_path / "runs/mine/metrics.jsonl").read_text().count("\n") == 10
+
+
+def test_the_watcher_of_the_page_watches(tmp_path, capsys) -> None:
+    names: dict = {}
+    exec(compile(re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1], "docs/runs.md", "exec"), names)
+    x = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    federation = Federation.from_arrays(x, np.arange(40) % 2, partition=Iid(clients=4))
+    federate(torch.nn.Linear(3, 2), federation, rounds=2, out=tmp_path / "run", callbacks=[names["Drift"]()])
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [words[0] for words in shown] == ["1", "2"]
+    assert all(float(words[2]) > 0 for words in shown)

@@ -326,7 +326,7 @@ def test_an_odd_width_is_fine_where_there_are_no_groups() -> None:
 
 def test_a_recipe_names_the_norm_as_a_word() -> None:
     recipe = load(None, ["model={name: resnet18, norm: none, width: 4}"])
-    model = recipe.build("model", sample_shape=(3, 16, 16), num_classes=5)
+    model = recipe.create("model", sample_shape=(3, 16, 16), num_classes=5)
     assert size(model) == size(small("none"))
     with pytest.raises(InputError, match=r"model\.norm is 'layer'"):
         load(None, ["model=resnet18", "model.norm=layer"])

@@ -141,7 +141,7 @@ def test_a_class_of_the_users_own_is_named_by_its_module(tmp_path, monkeypatch) 
     monkeypatch.chdir(tmp_path)
     loaded = load(None, ["objective=my_module:Mine", "objective.strength=2"])
     assert loaded.objective == {"name": "my_module:Mine", "strength": 2.0, "mode": "plain"}
-    assert loaded.build("objective").strength == 2.0
+    assert loaded.create("objective").strength == 2.0
     with pytest.raises(InputError, match=r"'objective\.strength' is missing"):
         load(None, ["objective=my_module:Mine"])
     with pytest.raises(InputError, match=r"no such function; did you mean 'Mine'\?"):

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedrecall.runs import checkpoint
 from fedrecall import Federation, Iid, federate
-from fedrecall.recipe.settings import Checkpoint
+from fedrecall.recipe.settings import CheckpointTimes
 
 
 def run(out: Path, **settings) -> Path:
@@ -55,8 +55,8 @@ def test_the_table_of_client_states_is_there(tmp_path) -> None:
 
 
 def test_checkpoints_are_due_by_time_or_by_rounds() -> None:
-    assert [Checkpoint().due(5, seconds) for seconds in (59.0, 60.0)] == [False, True]
-    assert [Checkpoint(every=3).due(t, 1000.0) for t in (2, 3, 4, 6)] == [False, True, False, True]
+    assert [CheckpointTimes().due(5, seconds) for seconds in (59.0, 60.0)] == [False, True]
+    assert [CheckpointTimes(every=3).due(t, 1000.0) for t in (2, 3, 4, 6)] == [False, True, False, True]
 
 
 def test_how_often_it_is_saved_does_not_change_the_run(tmp_path) -> None:

@@ -85,7 +85,7 @@ class Algorithm:
         return {}
 
     def broadcast(self, server: Tensors) -> Tensors:
-        """What a client is sent."""
+        """The tensors that a client is sent."""
         return {"w": server["w"]}
 
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:

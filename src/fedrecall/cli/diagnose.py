@@ -94,13 +94,13 @@ def diagnose(
             f"objective is {recipe.objective['name']!r}, but a diagnosis compares cross_entropy with wsm; only "
             "options of wsm can be given, as in objective.smoothing=0.003"
         )
-    objective = recipe.build("objective") if recipe.objective["name"] == "wsm" else WSM()
+    objective = recipe.create("objective") if recipe.objective["name"] == "wsm" else WSM()
     start = given(weights) if weights else start_of(run, recipe)
     if run and not {"data", "partition"} & set(typed):
         start = replace(start, partition=run.card.get("digest"))
     federation = load_federation(recipe)
     make_model = partial(
-        recipe.build, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
+        recipe.create, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
     )
     show(
         examine(recipe, make_model, federation, objective, start, clients, out, quiet=quiet or as_json),

@@ -7,13 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from fedrecall.errors import InputError
+from fedrecall.recipe.files import shipped
 
 # Settings of the recipe may follow as key=value, --key value or --key=value, so unknown options are let through.
 OPEN = {"ignore_unknown_options": True}
 
-recipe_argument = click.argument("recipe")
+
+def complete_recipe(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The shipped recipes that begin so, or else files."""
+    names = [CompletionItem(name) for name in shipped() if name.startswith(typed)]
+    return names or [CompletionItem(typed, type="file")]
+
+
+recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
 settings_argument = click.argument("settings", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=VALUE]...")
 out_option = click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The folder to write to.")
 data_option = click.option(

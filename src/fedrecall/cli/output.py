@@ -47,7 +47,7 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path, *, as
 
 
 def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
-    """What runs came to, a line each."""
+    """A table of the results of runs, a line each."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("method")
     for title in ("final accuracy", "forgetting", "learned", "seconds"):
@@ -55,9 +55,9 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     for name, summary in summaries.items():
         table.add_row(
             Text(name),
-            shown(summary["final_accuracy"]),
-            shown(summary["forgetting"], signed=True),
-            shown(summary["learned"], signed=True),
+            format_number(summary["final_accuracy"]),
+            format_number(summary["forgetting"], signed=True),
+            format_number(summary["learned"], signed=True),
             f"{summary['seconds']:.1f}",
         )
     tested = [summary for summary in summaries.values() if summary["final_accuracy"] is not None]
@@ -69,13 +69,13 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def final_accuracy(summary: Mapping[str, Any]) -> str:
-    """What the number is, in words."""
+    """The meaning of the number, in words."""
     if "kept_round" in summary:
         return f"test accuracy of the model that is kept, of round {summary['kept_round']}"
     return f"mean test accuracy over the last {summary['final_accuracy_rounds']} rounds"
 
 
-def shown(value: float | None, *, signed: bool = False) -> str:
+def format_number(value: float | None, *, signed: bool = False) -> str:
     if value is None:
         return "-"
     return f"{value:+.3f}" if signed else f"{value:.3f}"

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from fedrecall.client.batches import steps_per_epoch
 from fedrecall.client.frozen_model import FrozenModel
-from fedrecall.client.graph import UntraceableError, finished, trace, without_repeats, without_views_of_views
+from fedrecall.client.graph import UntraceableError, finish, trace, without_repeats, without_views_of_views
 from fedrecall.client.step import Compared, Step
 from fedrecall.client.work import Job, Rows, TrainTask
 from fedrecall.data.federation import Federation
@@ -146,7 +146,7 @@ class Cohort:
         return Plan(clients, samples, positions, sizes, steps)
 
     def _prepared(self, plan: Plan) -> Tensors:
-        """What the objective knows of each client's labels, a row each."""
+        """The objective's prepared tensors, a row for each client."""
         if not self.job.objective.knows_labels:
             return {}
         clients, classes = len(plan.clients), self.federation.num_classes
@@ -245,5 +245,5 @@ class Cohort:
             return flat_step
         without_views_of_views(graph_module.graph)
         without_repeats(graph_module)
-        run: Mapped = finished(graph_module).forward
+        run: Mapped = finish(graph_module).forward
         return run

@@ -47,10 +47,10 @@ def trace(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule
         raise UntraceableError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
     if any(node.op == "get_attr" for node in graph_module.graph.nodes):
         raise UntraceableError("it keeps a tensor that is neither a parameter nor a buffer")
-    return finished(graph_module)
+    return finish(graph_module)
 
 
-def finished(graph_module: GraphModule) -> GraphModule:
+def finish(graph_module: GraphModule) -> GraphModule:
     graph_module.graph.eliminate_dead_code()
     graph_module.graph.set_codegen(CodeGen())  # plain arguments, without pytree
     graph_module.recompile()
@@ -89,7 +89,7 @@ def without_repeats(graph_module: GraphModule) -> None:
 
 
 def hoist(graph: Graph, values: dict[Node, Tensor]) -> list[Tensor]:
-    """What every run of a graph makes anew from tensors that stay where they are, as inputs of its own.
+    """Take out of a graph what each run makes anew from tensors that stay where they are, and give it as inputs.
 
     `values` has those tensors by their placeholders. Transposed views of them and the one that a backward pass
     starts with are made once; padded weights have a place that is filled again each time. These inputs come last.

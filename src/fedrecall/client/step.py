@@ -20,7 +20,7 @@ from torch.func import functional_call
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.client.graph import (
     UntraceableError,
-    finished,
+    finish,
     hoist,
     pad_channels,
     pool_before_relu,
@@ -154,7 +154,7 @@ class Traced:
         self._state = [tensor.detach() for tensor in state.values()]
         places = [node for node in graph_module.graph.nodes if node.op == "placeholder"][2:]
         self._made = hoist(graph_module.graph, dict(zip(places, self._state)))
-        self._run: Callable[..., Any] = finished(graph_module).forward
+        self._run: Callable[..., Any] = finish(graph_module).forward
         self._g = flat.g
         self._gradients = [slot.view(flat.g) for slot, used in zip(flat.parameter_slots, self.used) if used]
 
@@ -183,12 +183,12 @@ def forward_graph(step: Step, x: Tensor) -> Callable[..., tuple[Tensor, ...]]:
     pool_before_relu(graph_module.graph)
     if step.local.step == "fast":
         pad_channels(graph_module.graph)
-    return finished(graph_module)
+    return finish(graph_module)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a step changes beside the weights: the gradient, the buffers, and torch's default generator."""
+    """All that a step changes besides the weights: the gradient, the buffers, and torch's default generator."""
 
     g: Tensor
     buffers: Tensors
@@ -218,7 +218,8 @@ def floats(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
 
 
 def outside_torch(module: torch.nn.Module) -> list[Any]:
-    """What a forward may change that no graph records: attributes of the modules, Python's and NumPy's generators.
+    """A fingerprint of what a forward may change and no graph records: attributes of the modules, Python's and
+    NumPy's generators.
 
     A forward that does is not the same every time, or does something for somebody else to see.
     """

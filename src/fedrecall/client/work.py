@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.client.sums import Sums
 from fedrecall.data.federation import EVERYONE, Federation
-from fedrecall.models.build import build
+from fedrecall.models.build import build_model
 from fedrecall.objectives.base import Objective
 from fedrecall.recipe.settings import BatchNorm, Local
 from fedrecall.vector import FlatModel, Tensors
@@ -35,7 +35,7 @@ class Job:
 
     def build_model(self, federation: Federation) -> FlatModel:
         """The model with its initial weights, as flat vectors."""
-        return build(self.model, federation, self.seed, self.local.threads)
+        return build_model(self.model, federation, self.seed, self.local.threads)
 
     @property
     def own_buffers(self) -> bool:

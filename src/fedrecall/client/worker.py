@@ -87,7 +87,7 @@ class Worker:
         return self._finished(task, state, steps, loss)
 
     def _finished(self, task: TrainTask, state: Tensors, steps: int, loss: float) -> TrainResult:
-        """What the client sends and keeps, after its last step."""
+        """The client's result after its last step: what it sends and keeps."""
         job, flat = self.job, self.flat
         indices = self.federation.trained_on(task.client)
         local = LocalSteps(steps, task.lr, job.local.momentum, len(indices))
@@ -108,7 +108,8 @@ class Worker:
         )
 
     def _probe(self, task: TrainTask) -> ProbeAnswers:
-        """What the client's model gets right: as it is and, if statistics are averaged, with those it was sent."""
+        """The samples that the client's model gets right: as it is and, if statistics are averaged, with those
+        it was sent."""
         correct = self.predict("validation", task.clients).correct
         if not self._statistics:
             return ProbeAnswers(correct)
@@ -155,7 +156,7 @@ class Worker:
         return steps, float(total) / max(steps, 1)
 
     def _compared(self, x: Tensor, state: Tensors) -> Compared:
-        """What the models that a client compares itself with make of a batch."""
+        """The outputs, for a batch, of the models that a client compares itself with."""
         if self._sent is None:
             return NOTHING
         logits, global_features = self._sent(x)
@@ -171,7 +172,7 @@ class Worker:
         return fisher(self.flat, ((model_input(self.federation.transform(x), dtype), y) for x, y in chunks))
 
     def evaluate(self, task: EvaluateTask) -> EvaluateResult:
-        """What a model makes of a range of pooled samples."""
+        """The predictions of a model for a range of pooled samples."""
         self._load(self.client_state(task) if task.state_version else {})
         part = slice(task.start, task.stop)
         return EvaluateResult(task, self.predict(task.split, task.clients, part, task.logits))

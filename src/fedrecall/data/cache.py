@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrecall.atomic_files import unwritten
+from fedrecall.atomic_files import write_error
 from fedrecall.errors import InputError
 
 VERSION = 1  # of what is cached; raise it when a reader decodes differently
@@ -34,7 +34,7 @@ def cache_folder() -> Path:
     return base / "fedrecall"
 
 
-def decoded(name: str, files: Sequence[Path], decode: Callable[[Path], None]) -> dict[str, np.ndarray]:
+def cached_arrays(name: str, files: Sequence[Path], decode: Callable[[Path], None]) -> dict[str, np.ndarray]:
     """The arrays that `decode(folder)` makes of these files by writing `.npy` files, as read-only maps.
 
     A failed decoding leaves nothing behind. Two processes may decode at once: the first one done is kept.
@@ -54,7 +54,7 @@ def decoded(name: str, files: Sequence[Path], decode: Callable[[Path], None]) ->
             beside.replace(entry)
         except OSError as error:
             if not entry.is_dir():
-                raise unwritten(entry, error) from None
+                raise write_error(entry, error) from None
         finally:
             shutil.rmtree(beside, ignore_errors=True)
     return {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in entry.glob("*.npy")}

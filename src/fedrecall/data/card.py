@@ -17,7 +17,7 @@ MOST_LISTED = 20
 def card(
     assignment: Assignment, labels: Ints, num_classes: int, class_names: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """What `partition.json` says, ready for JSON.
+    """The content of `partition.json`, ready for JSON.
 
     Sizes, classes and skew are of the clients that train; held-out clients count in `samples` and in the
     pooled shares only.

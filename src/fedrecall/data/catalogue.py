@@ -42,7 +42,7 @@ class Download:
 class Files(Protocol):
     """How a reader finds and checks its files."""
 
-    def place(self, folder: str | Path | None) -> Path:
+    def locate(self, folder: str | Path | None) -> Path:
         """The folder they should be in; an error if there is none."""
 
     def file_names(self) -> list[str]:
@@ -74,7 +74,7 @@ class Entry:
 class LeafFiles:
     """FEMNIST's JSON files, which are only looked for: they may be gigabytes, and the reader checks them."""
 
-    def place(self, folder: str | Path | None) -> Path:
+    def locate(self, folder: str | Path | None) -> Path:
         return data_folder("femnist", folder, "femnist/data", "femnist", "data")
 
     def file_names(self) -> list[str]:
@@ -82,21 +82,21 @@ class LeafFiles:
 
     def check(self, folder: str | Path | None = None) -> None:
         for pattern in self.file_names():
-            if not any(self.place(folder).glob(pattern)):
-                raise InputError(f"there is no file {pattern} in {self.place(folder)}.")
+            if not any(self.locate(folder).glob(pattern)):
+                raise InputError(f"there is no file {pattern} in {self.locate(folder)}.")
 
 
 class ShippedFile:
     """The embedded data set."""
 
-    def place(self, folder: str | Path | None) -> Path:
+    def locate(self, folder: str | Path | None) -> Path:
         return Path(str(resources.files("fedrecall") / "data"))
 
     def file_names(self) -> list[str]:
         return ["fashion_mini.npz"]
 
     def check(self, folder: str | Path | None = None) -> None:
-        arrays(self.place(folder) / "fashion_mini.npz")
+        arrays(self.locate(folder) / "fashion_mini.npz")
 
 
 ENTRIES = (
@@ -184,7 +184,7 @@ def find(name: str) -> Entry:
 def state(entry: Entry, folder: str | Path | None = None) -> str:
     """'here', 'missing', or 'damaged: ' and a sentence that names the file. Every file is read."""
     try:
-        place = entry.files.place(folder)
+        place = entry.files.locate(folder)
     except InputError:
         return "missing"
     if not any(any(place.glob(name)) for name in entry.files.file_names()):
@@ -202,7 +202,7 @@ def state(entry: Entry, folder: str | Path | None = None) -> str:
 def obtain(entry: Entry, folder: str | Path | None = None, *, progress: bool = False) -> Path:
     """Download and unpack a data set below `folder`, unless it is there and intact; returns where it lies."""
     if state(entry, folder) == "here":
-        return entry.files.place(folder)
+        return entry.files.locate(folder)
     if not entry.downloads:
         raise InputError(f"{entry.name} is {entry.otherwise}.")
     target = data_root(folder) / entry.unpacked_in
@@ -210,7 +210,7 @@ def obtain(entry: Entry, folder: str | Path | None = None, *, progress: bool = F
         download_and_unpack(entry, target, progress=progress)
     if (found := state(entry, folder)) != "here":
         raise InputError(f"{entry.name} was downloaded to {target}, but is {found}")
-    return entry.files.place(folder)
+    return entry.files.locate(folder)
 
 
 def download_and_unpack(entry: Entry, target: Path, *, progress: bool) -> None:

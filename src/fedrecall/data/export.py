@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrecall.atomic_files import whole
+from fedrecall.atomic_files import replace_file
 from fedrecall.data.federation import Federation
 
 
@@ -33,6 +33,6 @@ def export_clients(federation: Federation, folder: Path) -> list[Path]:
 
 
 def save(path: Path, federation: Federation, arrays: dict[str, np.ndarray]) -> Path:
-    with whole(path) as beside:
+    with replace_file(path) as beside:
         np.savez_compressed(beside, **arrays, class_names=np.array(federation.class_names))  # type: ignore[arg-type]
     return path

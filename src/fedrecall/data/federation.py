@@ -17,7 +17,7 @@ from fedrecall.data.partition import Assignment, Natural, Partition, label_count
 from fedrecall.data.samples import Samples, as_array, checked
 from fedrecall.data.sources import DataSet
 from fedrecall.data.transform import Images, Plain, channels_last, normalised
-from fedrecall.errors import InputError, shown
+from fedrecall.errors import InputError, short_repr
 from fedrecall.labels import Labels
 
 Arrays = tuple[Any, Any]
@@ -170,7 +170,7 @@ class Federation:
                     sample, y[i] = item[0], operator.index(item[1])
                 except (TypeError, LookupError, OverflowError):
                     raise InputError(
-                        f"{what} item {i} is {shown(item)}; a sample and a whole number were expected"
+                        f"{what} item {i} is {short_repr(item)}; a sample and a whole number were expected"
                     ) from None
                 if isinstance(sample, Image.Image):
                     sample = sample if sample.mode in ("L", "RGB") else sample.convert("RGB")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
 
-from fedrecall.atomic_files import whole
+from fedrecall.atomic_files import replace_file
 from fedrecall.data.partition_draws import Ints, dirichlet_shares, draw_classes, samples_of
 from fedrecall.errors import InputError
 
@@ -55,7 +55,7 @@ class Assignment:
         """
         Path(folder).mkdir(parents=True, exist_ok=True)
         counts = {} if class_counts is None else {"class_counts": class_counts.astype(np.int32)}
-        with whole(Path(folder) / "partition.npz") as beside:
+        with replace_file(Path(folder) / "partition.npz") as beside:
             np.savez_compressed(beside, client=self.client, validation=self.validation, **counts)  # type: ignore[arg-type]
 
     def digest(self) -> str:

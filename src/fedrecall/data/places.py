@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fedrecall.atomic_files import told
+from fedrecall.atomic_files import explain_write_errors
 from fedrecall.data.cache import cache_folder
 from fedrecall.errors import InputError
 
@@ -55,7 +55,7 @@ def npy_file(path: Path, shape: tuple[int, ...]) -> Iterator[BinaryIO]:
 
     Written, not mapped: on a full disk that is an error, where a map kills the process.
     """
-    with told(path), path.open("wb") as file:
+    with explain_write_errors(path), path.open("wb") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         yield file

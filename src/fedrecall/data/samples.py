@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.atomic_files import told
+from fedrecall.atomic_files import explain_write_errors
 from fedrecall.errors import InputError
 
 POPULATE_READ = 22  # of Linux's mman.h; Python has no name for it
@@ -61,10 +61,10 @@ class Samples:
         x_path = mapped_file(x)
         if x_path is None:
             x_path = folder / f"{name}_x.npy"
-            with told(x_path):
+            with explain_write_errors(x_path):
                 np.save(x_path, x.astype(x.dtype.newbyteorder("="), copy=False), allow_pickle=False)
         y_path = folder / f"{name}_y.npy"
-        with told(y_path):
+        with explain_write_errors(y_path):
             np.save(y_path, np.asarray(y, dtype=np.int64), allow_pickle=False)
         return cls(x_path, y_path)
 

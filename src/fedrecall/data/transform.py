@@ -88,7 +88,7 @@ class Images:
 
 @lru_cache(maxsize=8)
 def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], pixels: int) -> tuple[Tensor, Tensor]:
-    """What to multiply a flat image by and add to it: broadcasting C numbers instead is four times slower."""
+    """The factors of a flat image's pixels, and what is added: broadcasting C numbers is four times slower."""
     m, s = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
     return (1 / (255 * s)).float().repeat(pixels), (-m / s).float().repeat(pixels)
 

@@ -35,7 +35,7 @@ class Engine(ABC):
 
     @classmethod
     def why_not(cls, job: Job) -> str | None:
-        """What of a job this engine does not do, if anything."""
+        """The reason why this engine cannot run a job; None if it can."""
         return None
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Engine(ABC):
 
     @abstractmethod
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
-        """What the tasks that follow start from or evaluate."""
+        """Make this the state that the tasks which follow start from or evaluate."""
 
     @abstractmethod
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
@@ -54,5 +54,5 @@ class Engine(ABC):
 
     @property
     def rounding(self) -> str:
-        """What stands for this engine in a recipe's hash: nothing, where it has the bits of `serial`."""
+        """The word for this engine in a recipe's hash: none, where it has the bits of `serial`."""
         return self.name if self.own_rounding else ""

@@ -118,7 +118,7 @@ class Vectorised(Engine):
         return self._finished(trained, states)  # one after the other, as they are asked for
 
     def _finished(self, trained: CohortResult, states: list[Tensors]) -> Iterator[TrainResult]:
-        """What each client sends and keeps."""
+        """The result of each client: what it sends and keeps."""
         rows = trained.rows
         for i, (task, state) in enumerate(zip(rows.tasks, states)):
             buffers = {name: stacked[i] for name, stacked in trained.buffers.items()}

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedrecall.client.work import Trained
-from fedrecall.errors import InputError, shown
+from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.watcher import Round, Watcher
 
 Callback = Watcher | Callable[[dict[str, Any]], object]  # a plain function is shown each line of metrics
@@ -19,7 +19,7 @@ class UserWatcher(Watcher):
     def __init__(self, callback: Callback) -> None:
         if not isinstance(callback, Watcher) and not callable(callback):
             raise InputError(
-                f"a callback is {shown(callback)}; a Watcher, or a function of a round's metrics, was expected"
+                f"a callback is {short_repr(callback)}; a Watcher or a function of a line of metrics was expected"
             )
         self.callback = callback
 

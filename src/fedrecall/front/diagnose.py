@@ -20,7 +20,7 @@ from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
 from fedrecall.front.execute import Plan, execute
-from fedrecall.front.federate import copies_of, described
+from fedrecall.front.federate import copies_of, describe
 from fedrecall.front.run import Run
 from fedrecall.models.build import has_statistics
 from fedrecall.models.weights import check_weights, read_weights, with_weights
@@ -117,7 +117,7 @@ def diagnose(
     tree: Tree = {
         **settings,
         **dict.fromkeys(("data", "partition", "model"), FROM_PYTHON),
-        "objective": described(objective, OBJECTIVES),
+        "objective": describe(objective, OBJECTIVES),
         "execution": {"engine": engine, "workers": workers, **settings.get("execution", {})},
     }
     recipe = Recipe(**tree if local is None else {**tree, "local": local})
@@ -236,8 +236,8 @@ def one_round(recipe: Recipe, objective: Objective, clients: int, start: Start, 
     tree.pop("participation", None)
     sample = {"sample": recipe.forgetting.sample} if recipe.forgetting.sample else {}
     tree |= {
-        "objective": described(objective, OBJECTIVES),
-        "algorithm": described(FedAvg(), ALGORITHMS),
+        "objective": describe(objective, OBJECTIVES),
+        "algorithm": describe(FedAvg(), ALGORITHMS),
         "rounds": 1,
         "clients_per_round": clients,
         "local": {**tree["local"], "schedule": "constant"},
@@ -252,7 +252,7 @@ def one_round(recipe: Recipe, objective: Objective, clients: int, start: Start, 
 
 
 def warnings_about(runs: list[Path]) -> list[str]:
-    """What the page about the runs warns of."""
+    """The warnings of the page about these runs."""
     from fedrecall.report.comparison import group  # not for who only trains
     from fedrecall.report.warnings import warnings
 

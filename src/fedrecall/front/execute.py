@@ -62,19 +62,19 @@ def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
 def load_federation(recipe: Recipe) -> Federation:
     """The data and the partition that a recipe names."""
     check_execution(recipe.execution)  # before data are read, which may take long
-    data = recipe.build("data", folder=recipe.execution.data)
+    data = recipe.create("data", folder=recipe.execution.data)
     if not isinstance(data, DataSet):
         raise InputError(
             f"data is {recipe.data['name']!r}, which returned a {type(data).__name__}; expected a DataSet"
         )
-    return Federation.from_data(data, recipe.build("partition"))
+    return Federation.from_data(data, recipe.create("partition"))
 
 
 def recipe_experiment(recipe: Recipe, federation: Federation, *, resumed: bool = False) -> Experiment:
     """The run that a recipe describes, ready to start or to go on."""
     make_model = partial(
-        recipe.build, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
+        recipe.create, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
     )
-    algorithm, objective = recipe.build("algorithm"), recipe.build("objective")
+    algorithm, objective = recipe.create("algorithm"), recipe.create("objective")
     job = Job(make_model, algorithm, objective, recipe.local, recipe.seed, recipe.batch_norm)
     return Experiment(recipe, job, federation, resumed=resumed)

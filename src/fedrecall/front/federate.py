@@ -56,8 +56,8 @@ def federate(
     on the pooled validation data are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are
     watchers, or functions that are shown each round's line of metrics; `watch` is one of them (docs/runs.md).
     Without `out`, each call makes a new folder below `runs`. With `resume`, a run that is in `out` already goes on
-    from its last checkpoint, with the same bits as if it had never stopped, and one that is finished is returned as
-    it is. The given model is not changed (but for lazy modules, which get their shapes): `run.model()` is the
+    from its last checkpoint, with the same bits as if it had never stopped, and one that is finished is returned
+    as it is. The given model is not changed (but for lazy modules, which get their shapes): `run.model()` is the
     trained one.
 
     >>> import numpy as np, tempfile, torch
@@ -78,8 +78,8 @@ def federate(
         "data": FROM_PYTHON,
         "partition": FROM_PYTHON,
         "model": FROM_PYTHON,
-        "algorithm": described(algorithm, ALGORITHMS),
-        "objective": described(objective, OBJECTIVES),
+        "algorithm": describe(algorithm, ALGORITHMS),
+        "objective": describe(objective, OBJECTIVES),
         "execution": {"engine": engine, "workers": workers, **settings.get("execution", {})},
     }
     recipe = Recipe(**tree if local is None else {**tree, "local": local})
@@ -112,7 +112,7 @@ def copies_of(model: nn.Module, federation: Federation, seed: int) -> Callable[[
     return partial(copy.deepcopy, model)
 
 
-def described(thing: Any, listing: Mapping[str, Any]) -> Tree:
+def describe(thing: Any, listing: Mapping[str, Any]) -> Tree:
     """An algorithm or objective as a recipe names it; one of the user's own as what it is and holds."""
     values = (
         {field.name: getattr(thing, field.name) for field in fields(thing)} if is_dataclass(thing) else vars(thing)

@@ -146,7 +146,7 @@ class Evaluator(Watcher):
         clients: Sequence[int] = (),
         logits: bool = False,
     ) -> Predictions:
-        """What the published model makes of each pooled sample of a split; of "validation", or of these clients'.
+        """The published model's predictions for the pooled samples of a split; of "validation", or these clients'.
 
         Where batch-norm statistics stay with the clients, each client's samples are judged with its own.
         """

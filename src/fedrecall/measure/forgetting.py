@@ -99,8 +99,17 @@ def learned(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = No
     return means_of_known(np.where(own_pairs(matrix, models, data), -matrix, np.nan), axis=1)
 
 
+def learned_in_probe(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """[m]: `learned` from the arrays of a probe's file, whose columns may be a sample of the clients: the models'
+    own clients need not be in it, and their data are measured besides."""
+    if "own_before" in arrays:
+        gained: np.ndarray = arrays["own_after"] - arrays["own_before"]
+        return gained
+    return learned(forgetting_matrix(arrays["before"], arrays["after"]), arrays["models"], arrays["data"])
+
+
 def mean_learned(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> float:
-    """What the same models gained on their own data: a model that learns nothing forgets nothing."""
+    """The mean gain of the same models on their own data: a model that learns nothing forgets nothing."""
     return mean_of_known(learned(matrix, models, data))
 
 
@@ -145,17 +154,15 @@ def global_forgetting_from_best(earlier: np.ndarray, now: np.ndarray) -> float:
 
 
 def probe_metrics(arrays: Mapping[str, np.ndarray], population: int) -> dict[str, float]:
-    """What a round's line says of its probe, from the arrays of its file."""
+    """The metrics of a probe, from the arrays of its file."""
     models, data, after = arrays["models"], arrays["data"], arrays["after"]
     matrix = forgetting_matrix(arrays["before"], after)
     drops, rises = drops_and_rises(matrix, models, data)
     present, absent = present_and_absent(arrays["class_before"], arrays["class_after"], arrays["present"])
     metrics = {"forgetting": mean_forgetting(matrix, models, data)}
-    if "own_before" in arrays:  # the columns are a sample, which the models' own clients need not be in
+    if "own_before" in arrays:  # the columns are a sample
         metrics["forgetting_se"] = standard_error(matrix, models, data, population)
-        metrics["learned"] = mean_of_known(arrays["own_after"] - arrays["own_before"])
-    else:
-        metrics["learned"] = mean_learned(matrix, models, data)
+    metrics["learned"] = mean_of_known(learned_in_probe(arrays))
     metrics |= {"forgotten_drops": drops, "forgotten_rises": rises}
     metrics |= {"forgotten_present": present, "forgotten_absent": absent}
     if "after_global_statistics" in arrays:

@@ -59,7 +59,7 @@ class Probes(Watcher):
         return sorted(random.choice(able, size=min(wanted, len(able)), replace=False).tolist())
 
     def _correct(self, round: Round, clients: Sequence[int]) -> np.ndarray:
-        """What the published model gets right."""
+        """The samples that the published model gets right."""
         engine, states = round.engine, round.states
         return self.evaluator.predictions(round.number, engine, states, "validation", clients).correct
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from fedrecall.errors import InputError, shown
+from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.metrics import METRICS
-from fedrecall.recipe.registry import imported
+from fedrecall.recipe.registry import import_named
 
 # function(logits [n, C] float32, labels [n] int64) -> a number
 UserMetric = Callable[[np.ndarray, np.ndarray], float]
@@ -20,13 +20,13 @@ def user_metrics(named: Sequence[str], given: Mapping[str, UserMetric] | None = 
     for text in named:
         if ":" not in text:
             raise InputError(f"evaluation.metrics has {text!r}; 'module:function' was expected")
-        pairs.append((text.partition(":")[2], imported("evaluation.metrics", text)))
+        pairs.append((text.partition(":")[2], import_named("evaluation.metrics", text)))
     found: dict[str, UserMetric] = {}
     for name, function in pairs:
         if f"val_{name}" in METRICS or name in found:
             raise InputError(f"a metric of your own is named {name!r}, but val_{name} is written already")
         if not callable(function):
-            raise InputError(f"the metric {name!r} is {shown(function)}; a function was expected")
+            raise InputError(f"the metric {name!r} is {short_repr(function)}; a function was expected")
         found[name] = function
     return found
 
@@ -42,5 +42,5 @@ def evaluate(name: str, function: UserMetric, logits: np.ndarray, labels: np.nda
         return float(value)
     except (TypeError, ValueError):
         raise InputError(
-            f"the metric {name!r} returned {shown(value)} in round {round}; a number was expected"
+            f"the metric {name!r} returned {short_repr(value)} in round {round}; a number was expected"
         ) from None

@@ -40,7 +40,7 @@ class Watcher:
         """The model is published, and nobody has trained yet."""
 
     def result(self, round: Round, result: Trained) -> None:
-        """What a client gave back (or a group of them), and is added to the sums."""
+        """A client (or a group of them) gave this back; it is added to the sums."""
 
     def after(self, round: Round) -> None:
         """The server's new state is made, and `round.line` has what was measured so far."""

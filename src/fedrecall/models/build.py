@@ -15,7 +15,7 @@ from fedrecall.user_code import has_their_lines
 from fedrecall.vector import FlatModel, materialise, torch_threads
 
 
-def build(make_model: Callable[[], nn.Module], federation: Federation, seed: int, threads: int) -> FlatModel:
+def build_model(make_model: Callable[[], nn.Module], federation: Federation, seed: int, threads: int) -> FlatModel:
     """The model with its initial weights, which are a function of the seed, as flat vectors."""
     with default_generator(seed, "init"), torch_threads(threads):
         module = make_model()

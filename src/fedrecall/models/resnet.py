@@ -21,7 +21,7 @@ SMALLEST = 16  # pixels a side: the last stage has an eighth of them
 
 
 def norm_layer(norm: Norm, channels: int) -> nn.Module:
-    """What follows a convolution."""
+    """The layer that follows a convolution."""
     if norm == "batch":
         return nn.BatchNorm2d(channels)
     if norm == "group":

@@ -41,7 +41,7 @@ class Objective:
         return False
 
     def note(self, one_class_clients: int, clients: int) -> str | None:
-        """What a user should know about this objective on clients that have one class only."""
+        """A sentence for the user about this objective on clients that have one class only, if one is needed."""
         if not one_class_clients or not self.mute_on_one_class:
             return None
         return (

@@ -41,11 +41,11 @@ def from_words(words: Iterable[str]) -> Tree:
             value = yaml_value(text)
         except InputError:
             raise InputError(f"{key} is {text!r}, which is not a value; quote it") from None
-        place(tree, key.split("."), value, key)
+        put_value(tree, key.split("."), value, key)
     return tree
 
 
-def place(tree: Tree, path: list[str], value: Any, key: str) -> None:
+def put_value(tree: Tree, path: list[str], value: Any, key: str) -> None:
     for part in path[:-1]:
         inner = tree.setdefault(part, {})
         if isinstance(inner, str):  # objective=wsm objective.tau=0.5

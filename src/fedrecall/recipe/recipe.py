@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from fedrecall.algorithms import ALGORITHMS
 from fedrecall.data.partition import PARTITIONS
 from fedrecall.data.sources import DATASETS
-from fedrecall.errors import InputError, nearest, shown
+from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.models import MODELS
 from fedrecall.objectives import OBJECTIVES
 from fedrecall.options import Positive, Whole
@@ -22,7 +22,7 @@ from fedrecall.recipe.files import Tree
 from fedrecall.recipe.settings import (
     BadUpdates,
     BatchNorm,
-    Checkpoint,
+    CheckpointTimes,
     Evaluation,
     Execution,
     Forgetting,
@@ -75,7 +75,9 @@ class Recipe(Settings):
     )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="when the global model is evaluated")
     forgetting: Forgetting = Field(default_factory=Forgetting, description="when forgetting is measured")
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="when the state of the run is saved")
+    checkpoint: CheckpointTimes = Field(
+        default_factory=CheckpointTimes, description="when the state of the run is saved"
+    )
     stop: Stop = Field(default_factory=Stop, description="when the run has learned enough")
     keep: Keep = Field(
         default="last",
@@ -106,7 +108,7 @@ class Recipe(Settings):
                 return f"did you mean {f'{section}.{key}'!r}?"
         return nearest(key, cls.model_fields)
 
-    def build(self, section: str, **supplied: Any) -> Any:
+    def create(self, section: str, **supplied: Any) -> Any:
         """The partition, model, objective, algorithm or data set that the recipe names."""
         chosen = getattr(self, section)
         if chosen["name"] == FROM_PYTHON["name"]:
@@ -114,7 +116,7 @@ class Recipe(Settings):
         target = registry.find(section, chosen["name"], NAMED[section])
         given = {key: value for key, value in chosen.items() if key != "name"}
         try:
-            return registry.build(section, target, given, supplied)
+            return registry.instantiate(section, target, given, supplied)
         except InputError:
             raise
         except Exception as error:
@@ -146,7 +148,7 @@ def option_names(section: str) -> set[str]:
 def with_defaults(section: str, chosen: Any, listing: Mapping[str, Callable[..., Any]]) -> Tree:
     name = chosen.get("name")
     if not isinstance(name, str):
-        raise InputError(f"{section}.name is {shown(name)}; a name was expected; {nearest('', listing)}")
+        raise InputError(f"{section}.name is {short_repr(name)}; a name was expected; {nearest('', listing)}")
     if name == FROM_PYTHON["name"]:
         return dict(chosen)
     given = {key: value for key, value in chosen.items() if key != "name"}

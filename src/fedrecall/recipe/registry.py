@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedrecall.errors import InputError, nearest, shown
+from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.user_code import has_their_lines, note_key
 
 # Given by the program, not by the recipe.
@@ -25,11 +25,11 @@ def find(section: str, name: str, listing: Mapping[str, Callable[..., Any]]) -> 
     if name in listing:
         return listing[name]
     if ":" in name:
-        return imported(section, name)
+        return import_named(section, name)
     raise InputError(f"{section} is {name!r}, which is not known; {nearest(name, listing)}")
 
 
-def imported(section: str, name: str) -> Callable[..., Any]:
+def import_named(section: str, name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     if not attribute or not all(module_name.split(".")):
         raise InputError(f"{section} is {name!r}; 'module:name' was expected")
@@ -80,19 +80,21 @@ def complete(section: str, target: Callable[..., Any], given: Mapping[str, Any])
     for key, parameter in known.items():
         if key not in given and parameter.default is parameter.empty:
             raise InputError(f"the key '{section}.{key}' is missing")
-        values[key] = checked(f"{section}.{key}", given[key], parameter) if key in given else parameter.default
+        values[key] = (
+            check_option(f"{section}.{key}", given[key], parameter) if key in given else parameter.default
+        )
     return values
 
 
-def checked(key: str, value: Any, parameter: inspect.Parameter) -> Any:
+def check_option(key: str, value: Any, parameter: inspect.Parameter) -> Any:
     try:
         return TypeAdapter(parameter.annotation).validate_python(value)
     except ValidationError as error:
         expected = error.errors()[0]["msg"].replace("Input should be", "it should be")
-        raise InputError(f"{key} is {shown(value)}; {expected}") from None
+        raise InputError(f"{key} is {short_repr(value)}; {expected}") from None
 
 
-def build(
+def instantiate(
     section: str, target: Callable[..., Any], given: Mapping[str, Any], supplied: Mapping[str, Any] | None = None
 ) -> Any:
     """Call it with the options of the recipe and those of the supplied values that it asks for."""

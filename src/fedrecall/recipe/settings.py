@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from fedrecall.errors import InputError, nearest, shown
+from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.options import Positive, Rate, Whole
 
 BatchNorm = Literal["average", "local"]
@@ -38,7 +38,7 @@ class Settings(BaseModel):
 
 
 def sentence(error: ValidationError, group: type[Settings]) -> str:
-    """What pydantic found first, as a sentence with the key, the value and what was expected."""
+    """Pydantic's first complaint as a sentence with the key, the value and what was expected."""
     first = error.errors()[0]
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, InputError):  # from a nested group, or a check of ours: a sentence already
@@ -51,7 +51,7 @@ def sentence(error: ValidationError, group: type[Settings]) -> str:
     if first["type"] == "missing":
         return f"the key {key!r} is missing"
     expected = first["msg"].replace("Input should be", "it should be").replace("Value error, ", "")
-    return f"{key} is {shown(first['input'])}; {expected}"
+    return f"{key} is {short_repr(first['input'])}; {expected}"
 
 
 def exclusive(group: Settings, first: str, second: str) -> None:
@@ -212,7 +212,7 @@ class Stop(Settings):
     )
 
 
-class Checkpoint(Settings):
+class CheckpointTimes(Settings):
     """When the state of the run is saved."""
 
     section: ClassVar[str] = "checkpoint"
@@ -223,7 +223,7 @@ class Checkpoint(Settings):
     every: Positive | None = Field(default=None, description="or: rounds between checkpoints")
 
     @model_validator(mode="after")
-    def _seconds_or_every(self) -> Checkpoint:
+    def _seconds_or_every(self) -> CheckpointTimes:
         exclusive(self, "seconds", "every")
         if self.seconds is None and self.every is None:
             object.__setattr__(self, "seconds", 60.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.report.comparison import Method, flattened, key_of, labels
+from fedrecall.report.comparison import Method, flatten, key_of, labels
 from fedrecall.runs.reader import Tree
 
 
@@ -59,7 +59,7 @@ def ablations(methods: list[Method]) -> list[Ablation]:
     for name, title, keys, value in AXES:
         sets: dict[str, list[tuple[float, Method]]] = {}
         for method in methods:
-            flat = flattened(method.recipe)
+            flat = flatten(method.recipe)
             x = value(flat)
             if isinstance(x, int | float) and method.values("final_accuracy"):
                 rest = key_of({key: inner for key, inner in flat.items() if key not in keys})

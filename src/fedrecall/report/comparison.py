@@ -46,7 +46,7 @@ class Method:
     @property
     def setting(self) -> str:
         """Equal where methods compare like for like: all but the method's own keys."""
-        flat = flattened(self.recipe)
+        flat = flatten(self.recipe)
         return key_of(
             {key: value for key, value in flat.items() if not key.startswith(("algorithm", "objective"))}
         )
@@ -77,7 +77,7 @@ def group(runs: list[RunRecord], titles: Titles) -> list[Method]:
     """The methods in the order in which they are given, with labels that tell them apart."""
     found: dict[str, Method] = {}
     for run in runs:
-        method = found.setdefault(key_of(flattened(run.recipe)), Method([], [], titles))
+        method = found.setdefault(key_of(flatten(run.recipe)), Method([], [], titles))
         known = {other.seeds for other in method.runs}
         (method.repeats if run.seeds in known else method.runs).append(run)
     methods = list(found.values())
@@ -96,18 +96,18 @@ def set_aside(key: str) -> bool:
     return any(key == aside or key.startswith(f"{aside}.") for aside in ASIDE)
 
 
-def flattened(tree: Tree, prefix: str = "") -> Tree:
+def flatten(tree: Tree, prefix: str = "") -> Tree:
     """`{"local.lr": 0.1, ..}`."""
     flat: Tree = {}
     for key, value in tree.items():
-        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
 
 
 def labels(recipes: list[Tree], titles: Titles) -> list[str]:
     """The methods' names and, where two are the same, the settings in which they differ."""
     names = [titles.method(recipe) for recipe in recipes]
-    flats = [flattened(recipe) for recipe in recipes]
+    flats = [flatten(recipe) for recipe in recipes]
     counts = Counter(names)
     found = []
     for name, flat in zip(names, flats):

@@ -41,7 +41,7 @@ def curve(method: Method, key: str) -> Curve | None:
     return Curve(rounds, mean, mean - deviation, mean + deviation, len(values))
 
 
-def thinned(drawn: Curve, most: int = MOST, last: int = LAST) -> Curve:
+def thin(drawn: Curve, most: int = MOST, last: int = LAST) -> Curve:
     """Fewer points: all of the last ones, and before them the lowest and the highest of each stretch.
 
     Keeping both extremes of a stretch, a spike stays to be seen, which every n-th point would lose.

@@ -19,7 +19,7 @@ from fedrecall.measure.forgetting import (
     means_of_known,
     probe_metrics,
 )
-from fedrecall.report.wording import listed
+from fedrecall.report.wording import join_words
 
 NAMED = 3  # clients or classes that a sentence names
 GUESSING = 1.2  # times 1 / C: an accuracy up to there is no better than guessing
@@ -112,7 +112,7 @@ def opening(start: str, found: Findings, clients: int, population: int, classes:
 
 
 def sentences(plain: Findings, wsm: Findings) -> list[str]:
-    """What cross-entropy does, what WSM does, and what the change of loss changes."""
+    """A sentence on cross-entropy, one on WSM, and one on the difference."""
     return [_described("Cross-entropy", plain), _described("WSM", wsm), _compared(plain, wsm)]
 
 
@@ -168,7 +168,7 @@ def _leaders(ranking: Ranking) -> tuple[tuple[str, str], str] | None:
     if not losers:
         return None
     first, *rest = losers
-    return first, f", then {listed([f'{name} ({value})' for name, value in rest])}" if rest else ""
+    return first, f", then {join_words([f'{name} ({value})' for name, value in rest])}" if rest else ""
 
 
 def _on_classes(found: Findings) -> str:
@@ -179,7 +179,7 @@ def _on_classes(found: Findings) -> str:
     else:
         text = f"Classes that a client lacks {_lose(found.absent)}, those that it has {_lose(found.present)}."
     hit = [f"{name} ({points(value):.1f})" for name, value in found.classes if points(value) > 0][:NAMED]
-    return f"{text} Hit hardest: {listed(hit)}." if hit else f"{text} No class loses on the average."
+    return f"{text} Hit hardest: {join_words(hit)}." if hit else f"{text} No class loses on the average."
 
 
 def _lose(lost: float) -> str:
@@ -206,7 +206,7 @@ def _compared(plain: Findings, wsm: Findings) -> str:
 
 
 def _change(plain: Findings, wsm: Findings) -> str:
-    """What WSM does to the forgetting."""
+    """A sentence on how WSM changes the forgetting."""
     if math.isnan(plain.forgetting + wsm.forgetting):
         return "What WSM changes could not be measured."
     before, after = points(plain.forgetting), points(wsm.forgetting)

@@ -21,7 +21,7 @@ class Tile:
 
 def headline(methods: list[Method]) -> str:
     """A comparison with cross-entropy where there is one like for like; else what there is."""
-    pairs = compared(methods)
+    pairs = comparable_pairs(methods)
     if pairs:
         return _comparison(*pairs[0]) if len(pairs) == 1 else _comparisons(pairs)
     if len(methods) == 1:
@@ -32,7 +32,7 @@ def headline(methods: list[Method]) -> str:
     return f"{len(methods)} methods or settings, side by side where they compare like for like."
 
 
-def compared(methods: list[Method]) -> list[tuple[Method, Method]]:
+def comparable_pairs(methods: list[Method]) -> list[tuple[Method, Method]]:
     """In each setting, cross-entropy and the best rival with its algorithm; of several algorithms the first."""
     pairs = []
     for block in blocks(methods):

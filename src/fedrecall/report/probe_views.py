@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fedrecall.measure import forgetting
 from fedrecall.report.comparison import Method
 from fedrecall.runs.reader import RunRecord
 
-MOST_CELLS = 300_000  # of all matrices of a page; a cell takes five bytes
+MOST_CELLS = 200_000  # of all matrices of a page; a cell takes ten bytes
 MOST_COLUMNS = 200
 MOST_LABELS = 6
 SCALE = 10_000  # accuracies are written as whole numbers of 1 / SCALE
 
-Probe = dict[str, np.ndarray]
+ProbeArrays = dict[str, np.ndarray]
 
 
 @dataclass
@@ -29,19 +30,7 @@ class Clients:
     learned: np.ndarray
 
 
-def forgetting(probe: Probe) -> np.ndarray:
-    """F[i, k]."""
-    matrix: np.ndarray = probe["before"][None, :] - probe["after"]
-    return matrix
-
-
-def own(probe: Probe) -> np.ndarray:
-    """[i, k]: is k's data the data of model i?"""
-    same: np.ndarray = probe["models"][:, None] == probe["data"][None, :]
-    return same
-
-
-def participants_first(probe: Probe) -> np.ndarray:
+def participants_first(probe: ProbeArrays) -> np.ndarray:
     """The columns with the round's own clients first, in the order of the rows: their diagonal can be seen."""
     places = {int(client): place for place, client in enumerate(probe["data"])}
     first = [places[int(client)] for client in probe["models"] if int(client) in places]
@@ -68,19 +57,20 @@ def page_probes(run: RunRecord, most_cells: int) -> list[dict[str, Any]]:
     return [_page_probe(number, run.probes[number]) for number in rounds]
 
 
-def _page_probe(number: int, probe: Probe) -> dict[str, Any]:
+def _page_probe(number: int, probe: ProbeArrays) -> dict[str, Any]:
     columns = participants_first(probe)[:MOST_COLUMNS]
     return {
         "round": number,
         "models": probe["models"].tolist(),
         "data": probe["data"][columns].tolist(),
-        "before": whole(probe["before"][columns]),
-        "after": [whole(row[columns]) for row in probe["after"]],
+        "before": as_whole(probe["before"][columns]),
+        "after": [as_whole(row[columns]) for row in probe["after"]],
+        "forgotten": [as_whole(row[columns]) for row in matrix_of(probe)],
     }
 
 
-def whole(values: np.ndarray) -> list[int | None]:
-    """Accuracies as whole numbers; null where there is no validation data."""
+def as_whole(values: np.ndarray) -> list[int | None]:
+    """Accuracies, or their differences, as whole numbers; null where there is no validation data."""
     return [None if np.isnan(value) else round(float(value) * SCALE) for value in values]
 
 
@@ -127,54 +117,49 @@ def by_class(method: Method) -> tuple[np.ndarray, np.ndarray] | None:
         for probe in run.probes.values():
             if not {"class_before", "class_after", "present"} <= set(probe):
                 continue
-            lost, has = probe["class_before"][None, :] - probe["class_after"], probe["present"].astype(bool)
+            lost = forgetting.forgetting_matrix(probe["class_before"], probe["class_after"])
+            has = probe["present"].astype(bool)
             present.append(np.where(has, lost, np.nan))
             absent.append(np.where(has, np.nan, lost))
     if not present:
         return None
-    return nanmean(np.concatenate(present)), nanmean(np.concatenate(absent))
+    means = [forgetting.means_of_known(np.concatenate(parts), axis=0) for parts in (present, absent)]
+    return means[0], means[1]
 
 
 def who_suffers(run: RunRecord) -> Clients:
     """`forgotten_on_data[k]`: the mean over other clients' models, over all probes."""
-    return _collected(run, axis=0)
+    return _collected(run, "data", forgetting.forgotten_on_data)
 
 
 def who_causes(run: RunRecord) -> Clients:
     """`forgotten_by_model[i]`: the mean over other clients' data, over all probes."""
-    return _collected(run, axis=1)
+    return _collected(run, "models", forgetting.forgotten_by_model)
 
 
-def _collected(run: RunRecord, axis: int) -> Clients:
-    values: dict[int, list[float]] = {}
-    learned: dict[int, list[float]] = {}
+def _collected(run: RunRecord, whose: str, function: Callable[..., np.ndarray]) -> Clients:
+    values, learned = dict[int, list[float]](), dict[int, list[float]]()
     for probe in run.probes.values():
-        matrix, same = forgetting(probe), own(probe)
-        means = nanmean(np.where(same, np.nan, matrix), axis)
-        ids = probe["data"] if axis == 0 else probe["models"]
-        for client, value in zip(ids.tolist(), means):
+        means = function(matrix_of(probe), probe["models"], probe["data"])
+        for client, value in zip(probe[whose].tolist(), means):
             values.setdefault(client, []).append(float(value))
-        rows, columns = np.nonzero(same)
-        for i, k in zip(rows, columns):
-            learned.setdefault(int(probe["models"][i]), []).append(float(-matrix[i, k]))
-    gained = [nanmean(np.array(learned.get(client, [np.nan]))) for client in values]
-    means = np.array([nanmean(np.array(each)) for each in values.values()])
+        for client, value in zip(probe["models"].tolist(), forgetting.learned_in_probe(probe)):
+            learned.setdefault(client, []).append(float(value))
+    gained = [forgetting.mean_of_known(np.array(learned.get(client, [np.nan]))) for client in values]
+    means = np.array([forgetting.mean_of_known(np.array(each)) for each in values.values()])
     known = ~np.isnan(means)
     order = np.argsort(-means[known], kind="stable")
     return Clients(np.array(list(values))[known][order], means[known][order], np.array(gained)[known][order])
 
 
-def nanmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
-    """The mean of the numbers; of none, NaN."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # "mean of empty slice" is what NaN says
-        mean: np.ndarray = np.nanmean(values, axis=axis)
-    return mean
+def matrix_of(probe: ProbeArrays) -> np.ndarray:
+    """F[i, k]."""
+    return forgetting.forgetting_matrix(probe["before"], probe["after"])
 
 
 def largest(methods: list[Method]) -> float:
     """The end of the shared colour scale: the largest |F| in any matrix, rounded up to a tenth."""
     found = [0.1]
     for run in filter(None, map(probed_run, methods)):
-        found += [float(np.nanmax(np.abs(forgetting(p)), initial=0.0)) for p in run.probes.values()]
+        found += [float(np.nanmax(np.abs(matrix_of(p)), initial=0.0)) for p in run.probes.values()]
     return min(1.0, math.ceil(max(found) * 10 - 1e-9) / 10)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.report.comparison import Method, best, blocks, differences, flattened
+from fedrecall.report.comparison import Method, best, blocks, differences, flatten
 from fedrecall.report.paper_results import published
 from fedrecall.report.wording import KEY_NAMES, MINUS, in_words, number
 
@@ -84,7 +84,7 @@ def final_rounds(methods: list[Method]) -> str:
 def block_titles(groups: list[list[Method]]) -> list[str]:
     """The settings in which a block differs from the others."""
     flats = [
-        {k: v for k, v in flattened(group[0].recipe).items() if not k.startswith(("algorithm", "objective"))}
+        {k: v for k, v in flatten(group[0].recipe).items() if not k.startswith(("algorithm", "objective"))}
         for group in groups
     ]
     titles = []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedrecall.report.comparison import Method, blocks, same_seeds
-from fedrecall.report.wording import counted, listed, percent
+from fedrecall.report.wording import count_of, join_words, percent
 from fedrecall.runs.reader import RunRecord, is_number
 
 CLAIM = 0.01  # the difference that readers like to speak of
@@ -67,7 +67,7 @@ def _one_class(run: RunRecord) -> Iterator[str]:
     count = run.card.get("one_class_clients", {}).get("count", 0)
     said = any("one class" in str(event.get("message")) for event in run.events)  # by the run, in better words
     if count and not said:
-        yield f"{counted(count, 'client')} of {run.card['clients']} have one class only."
+        yield f"{count_of(count, 'client')} of {run.card['clients']} have one class only."
 
 
 def _few_samples(methods: list[Method]) -> Iterator[str]:
@@ -95,4 +95,4 @@ def _of_all(methods: list[Method]) -> Iterator[str]:
         yield "One seed each: part of a difference between methods may be chance."
     for block in blocks(methods):
         if len(block) > 1 and not same_seeds(block):
-            yield f"The seeds of {listed(method.label for method in block)} are not the same."
+            yield f"The seeds of {join_words(method.label for method in block)} are not the same."

@@ -54,11 +54,11 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f}".replace("-", MINUS)
 
 
-def counted(count: int, thing: str) -> str:
+def count_of(count: int, thing: str) -> str:
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
-def listed(words: Iterable[str]) -> str:
+def join_words(words: Iterable[str]) -> str:
     """`a, b and c`."""
     *first, last = list(words) or [""]
     return f"{', '.join(first)} and {last}" if first else last
@@ -70,7 +70,7 @@ def plain(text: object) -> str:
 
 
 def settings(recipe: Mapping[str, Any], titles: Titles) -> list[tuple[str, str]]:
-    """What was run, a line each: what it is about, and a sentence."""
+    """The settings of a run, a line each: a title, and a sentence."""
     local, partition = recipe.get("local", {}), recipe["partition"]
     lines = [
         ("Data", titles.of("data", recipe["data"])),
@@ -96,11 +96,11 @@ def _partition(chosen: Mapping[str, Any]) -> str:
     if "alpha" in chosen:
         parts.append(f"alpha {number(chosen['alpha'])}")
     if chosen.get("clients"):
-        parts.append(counted(int(chosen["clients"]), "client"))
+        parts.append(count_of(int(chosen["clients"]), "client"))
     if chosen.get("validation"):
         parts.append(f"{number(100 * chosen['validation'])} % of each client's samples for validation")
     if chosen.get("held_out"):
-        parts.append(f"{counted(int(chosen['held_out']), 'client')} held out")
+        parts.append(f"{count_of(int(chosen['held_out']), 'client')} held out")
     return ", ".join(parts)
 
 
@@ -115,14 +115,14 @@ def _batch_norm(recipe: Mapping[str, Any]) -> str:
 
 def _participation(recipe: Mapping[str, Any]) -> str:
     if recipe.get("clients_per_round"):
-        return f"{counted(int(recipe['clients_per_round']), 'client')} in each"
+        return f"{count_of(int(recipe['clients_per_round']), 'client')} in each"
     return (
         f"{number(100 * recipe['participation'])} % of the clients in each" if recipe.get("participation") else ""
     )
 
 
 def _local(local: Mapping[str, Any]) -> str:
-    parts = [counted(int(local[key]), key.removesuffix("s")) for key in ("epochs", "steps") if local.get(key)]
+    parts = [count_of(int(local[key]), key.removesuffix("s")) for key in ("epochs", "steps") if local.get(key)]
     for key, name in (("batch_size", "batches of"), ("lr", "rate"), ("momentum", "momentum")):
         if local.get(key):
             parts.append(f"{name} {number(local[key])}")

@@ -23,7 +23,7 @@ from fedrecall.safe_parsing import json_value
 from fedrecall.runs.client_states import StateFiles
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
-from fedrecall.atomic_files import remove_leftovers, told, whole, write_whole
+from fedrecall.atomic_files import remove_leftovers, explain_write_errors, replace_file, write_text
 
 KEPT = 2
 NOTED = {"round", "sha256", "fedrecall", "recipe_sha256", "recipe"}
@@ -55,9 +55,9 @@ def save(folder: Path, point: Checkpoint) -> None:
     table = [pair for pair in sorted(point.versions.items()) if pair[1]]
     tensors["versions"] = torch.tensor(table, dtype=torch.int32).reshape(len(table), 2)
     path = folder / f"round-{point.round:06d}.safetensors"
-    with told(path):
+    with explain_write_errors(path):
         folder.mkdir(exist_ok=True)
-    with whole(path) as beside:
+    with replace_file(path) as beside:
         save_file(tensors, beside)
     try:
         note = {
@@ -67,7 +67,7 @@ def save(folder: Path, point: Checkpoint) -> None:
             "recipe_sha256": point.recipe_sha256,
             "recipe": point.recipe,
         }
-        write_whole(path.with_suffix(".json"), json.dumps({**note, "note_sha256": checksum(note)}) + "\n")
+        write_text(path.with_suffix(".json"), json.dumps({**note, "note_sha256": checksum(note)}) + "\n")
     except BaseException:  # without its note it is room that is lost
         with contextlib.suppress(OSError):
             path.unlink()

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedrecall.atomic_files import flush, told, whole
+from fedrecall.atomic_files import flush, explain_write_errors, replace_file
 from fedrecall.errors import InputError
 from fedrecall.vector import Tensors
 
@@ -58,9 +58,9 @@ class StateFiles:
             return 0
         path = self.path(client, round)
         kept = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
-        with told(path):
+        with explain_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path, flushed=False) as beside:  # there are many: `flush` waits for those that count
+        with replace_file(path, flushed=False) as beside:  # there are many: `flush` waits for those that count
             save_file(kept, beside, {"sha256": checksum(kept)})
         return round
 
@@ -78,7 +78,7 @@ class StateFiles:
         """Wait until these states are on the disk."""
         for client, version in versions.items():
             path = self.path(client, version)
-            with told(path):
+            with explain_write_errors(path):
                 flush(path)
 
     def delete(self, client: int, version: int) -> None:

@@ -25,7 +25,7 @@ from fedrecall.runs.reader import finished_summary
 from fedrecall.safe_parsing import json_value
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
-from fedrecall.atomic_files import flush, remove_leftovers, told, unwritten, whole, write_whole
+from fedrecall.atomic_files import flush, remove_leftovers, explain_write_errors, write_error, replace_file, write_text
 
 
 
@@ -81,7 +81,7 @@ class RunFolder:
         except Timeout:
             raise InputError(f"another process is at work in the folder {str(self.path)!r}") from None
         except OSError as error:
-            raise unwritten(self.path / files.LOCK, error) from None
+            raise write_error(self.path / files.LOCK, error) from None
 
     def cut_back(self, round: int) -> None:
         """Drop what was written of later rounds, half lines too, so that no round is there twice.
@@ -100,7 +100,7 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> Path:
         """Written beside and renamed, so that a reader never sees half a file."""
-        write_whole(self.path / name, text)
+        write_text(self.path / name, text)
         return self.path / name
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
@@ -109,7 +109,7 @@ class RunFolder:
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """One line of a `.jsonl` file, written before the next round begins; on a full disk, no half of it."""
         path, text = self.path / name, (as_json(line) + "\n").encode()
-        with told(path):
+        with explain_write_errors(path):
             if name not in self._open:
                 # Without a buffer, which would keep what a full disk refuses and fail again when it is closed.
                 self._open[name] = path.open("ab", buffering=0)
@@ -121,12 +121,12 @@ class RunFolder:
         except OSError as error:
             with contextlib.suppress(OSError):
                 file.truncate(end)
-            raise unwritten(path, error) from None
+            raise write_error(path, error) from None
 
     def flush(self) -> None:
         """All lines on the disk, before a checkpoint that counts on them."""
         for name in self._open:
-            with told(self.path / name):
+            with explain_write_errors(self.path / name):
                 flush(self.path / name)
 
     def event(self, kind: str, round: int, message: str) -> None:
@@ -134,14 +134,14 @@ class RunFolder:
 
     def save_model(self, state: Tensors) -> None:
         """Names and tensors only, so that equal models are equal files."""
-        with whole(self.path / files.MODEL) as beside:
+        with replace_file(self.path / files.MODEL) as beside:
             save_file(state, beside)
 
     def save_forgetting(self, round: int, arrays: Mapping[str, np.ndarray]) -> None:
         path = files.probe_file(self.path, round)
-        with told(path):
+        with explain_write_errors(path):
             path.parent.mkdir(exist_ok=True)
-        with whole(path) as beside:
+        with replace_file(path) as beside:
             np.savez_compressed(beside, **arrays)  # type: ignore[arg-type]
 
     def close(self) -> None:

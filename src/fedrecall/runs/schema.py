@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedrecall.errors import InputError
-from fedrecall.errors import shown
+from fedrecall.errors import short_repr
 
 Test = Callable[[Any], bool]
 
@@ -79,7 +79,7 @@ def check(path: object, found: Mapping[str, Any], expected: Mapping[str, Test]) 
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         if value is not None and not test(value):
-            raise InputError(f"{str(path)!r} is damaged: {key} is {shown(value)}; {WORDS[test]}")
+            raise InputError(f"{str(path)!r} is damaged: {key} is {short_repr(value)}; {WORDS[test]}")
 
 
 def check_recipe(path: object, recipe: Mapping[str, Any]) -> None:

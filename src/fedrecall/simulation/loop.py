@@ -175,7 +175,7 @@ class Loop:
         return {"w": self.experiment.algorithm.evaluated(self.done.server).clone(), **self.done.buffers}
 
     def _about_kept(self) -> dict[str, Any]:
-        """What the summary says of the model that is kept, if that is not simply the one of the last round."""
+        """Entries of the summary about the model that is kept, if that is not simply the one of the last round."""
         experiment, recipe, t = self.experiment, self.recipe, self.done.round
         stopped, keeps_best = t < recipe.rounds, recipe.keep == "best"
         if not stopped and not keeps_best:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrecall.engines import ENGINES
-from fedrecall.errors import InputError, shown
+from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.watcher import Watcher
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import checkpoint, files
@@ -20,7 +20,7 @@ from fedrecall.simulation.loop import carry_out
 from fedrecall.simulation.round import Experiment
 from fedrecall.version import __version__
 
-# What decides bits beside the recipe: with another of these a run goes on, and says that its bits may differ.
+# What decides bits besides the recipe: with another of these a run goes on, and says that its bits may differ.
 MATTERS = ("python", "torch", "numpy", "platform", "cpu", "cpu_capability")
 
 
@@ -113,11 +113,11 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from differences(old, new, f"{prefix}{key}.")
         elif old != new:
-            yield f"{prefix}{key} was {shown(old)} and is {shown(new)}"
+            yield f"{prefix}{key} was {short_repr(old)} and is {short_repr(new)}"
 
 
 def other_environment(path: Path) -> list[str]:
-    """What of the machine and its software is not as it was."""
+    """A warning if the machine or its software are not as they were."""
     try:
         before = RunRecord(path).environment
     except InputError:

@@ -151,7 +151,7 @@ class Experiment:
         return RoundState(round.number, round.server, round.buffers), round
 
     def _line(self, round: Round, sums: Sums) -> dict[str, Any]:
-        """What the round's line of metrics begins with."""
+        """The first entries of the round's line of metrics."""
         clients = [task.client for task in round.tasks if task.client not in (EVERYONE, *round.dropped)]
         return {
             "round": round.number,
@@ -187,7 +187,7 @@ class Experiment:
         )
 
     def warnings(self, one_class_clients: int) -> Iterator[str]:
-        """What the user should know before trusting the result."""
+        """Sentences that the user should know before trusting the result."""
         note = self.job.objective.note(one_class_clients, self.federation.population)
         if note and not self.algorithm.pooled:
             yield note

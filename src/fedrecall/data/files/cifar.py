@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedrecall.data.cache import decoded
+from fedrecall.data.cache import cached_arrays
 from fedrecall.data.places import data_folder, npy_file, require
 from fedrecall.errors import InputError
 
@@ -41,7 +41,7 @@ class BinaryFiles:
     def record(self) -> int:
         return len(self.labels) + int(np.prod(SHAPE))
 
-    def place(self, folder: str | Path | None) -> Path:
+    def locate(self, folder: str | Path | None) -> Path:
         return data_folder(self.name, folder, self.folder, fetched=True)
 
     def file_names(self) -> list[str]:
@@ -49,7 +49,7 @@ class BinaryFiles:
 
     def check(self, folder: str | Path | None = None) -> None:
         """Read every file; the first that is missing or damaged is an error that names it."""
-        place = self.place(folder)
+        place = self.locate(folder)
         for file, count in {**self.train, **self.test}.items():
             for _ in self.read(place / file, count):
                 pass
@@ -58,14 +58,14 @@ class BinaryFiles:
 
     def arrays(self, folder: str | Path | None) -> dict[str, np.ndarray]:
         """Images x_train and x_test, and each label byte as NAME_train and NAME_test, from the cache."""
-        place = self.place(folder)
+        place = self.locate(folder)
         files = [require(place / file, fetched=self.name) for file in (*self.train, *self.test)]
 
         def decode(target: Path) -> None:
             self.write(place, self.train, target, "train")
             self.write(place, self.test, target, "test")
 
-        return decoded(self.name, files, decode)
+        return cached_arrays(self.name, files, decode)
 
     def write(self, place: Path, files: Mapping[str, int], target: Path, split: str) -> None:
         channels, height, width = SHAPE

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrecall.data.cache import decoded
+from fedrecall.data.cache import cached_arrays
 from fedrecall.data.places import data_folder, npy_file, require
 from fedrecall.errors import InputError
 
@@ -57,7 +57,7 @@ class IdxFiles:
     mean: float
     std: float
 
-    def place(self, folder: str | Path | None) -> Path:
+    def locate(self, folder: str | Path | None) -> Path:
         return data_folder(self.name, folder, *self.folders, fetched=True)
 
     def file_names(self) -> list[str]:
@@ -67,7 +67,7 @@ class IdxFiles:
 
     def check(self, folder: str | Path | None = None) -> None:
         """Read every file; the first that is missing or damaged is an error that names it."""
-        place = self.place(folder)
+        place = self.locate(folder)
         for split in PREFIX:
             for _ in self.images(place, split):
                 pass
@@ -75,7 +75,7 @@ class IdxFiles:
 
     def arrays(self, folder: str | Path | None) -> dict[str, np.ndarray]:
         """x_train, y_train, x_test and y_test, from the cache."""
-        place = self.place(folder)
+        place = self.locate(folder)
         files = [self.find(place, name(split)) for split in PREFIX for name in (images_file, labels_file)]
 
         def decode(target: Path) -> None:
@@ -85,7 +85,7 @@ class IdxFiles:
                         file.write(images.data)
                 np.save(target / f"y_{split}.npy", self.labels(place, split))
 
-        return decoded(self.name, files, decode)
+        return cached_arrays(self.name, files, decode)
 
     def images(self, place: Path, split: str) -> Iterator[np.ndarray]:
         return read_idx(self.find(place, images_file(split)), (sum(self.counts[split]), SIDE, SIDE))

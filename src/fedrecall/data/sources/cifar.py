@@ -58,6 +58,6 @@ def data_set(
         x_test=arrays["x_test"],
         y_test=arrays[f"{labels}_test"],
         num_classes=binary.labels[labels].classes,
-        class_names=binary.class_names(binary.place(folder), labels),
+        class_names=binary.class_names(binary.locate(folder), labels),
         transform=Images(mean=mean, std=std, crop_padding=4 if augment else 0, flip=augment),
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.data.cache import decoded
+from fedrecall.data.cache import cached_arrays
 from fedrecall.data.places import data_folder, npy_file
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images
@@ -55,7 +55,7 @@ def femnist(folder: str | Path | None = None) -> DataSet:
 
     return DataSet(
         name="femnist",
-        **decoded("femnist", files["train"] + files["test"], decode),
+        **cached_arrays("femnist", files["train"] + files["test"], decode),
         num_classes=len(CLASS_NAMES),
         class_names=CLASS_NAMES,
         # Of 41,130 training images of 289 writers; constants, so that any choice of writers is scaled alike.

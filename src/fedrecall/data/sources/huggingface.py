@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
-from fedrecall.data.cache import decoded
+from fedrecall.data.cache import cached_arrays
 from fedrecall.data.places import data_root
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images, Plain, channels_last, normalised
@@ -62,7 +62,7 @@ def hf(
     # The same files may be read in several ways, each of which is cached apart.
     way = hashlib.sha256(repr((reading, train, test)).encode()).hexdigest()[:8]
     files = [Path(file["filename"]) for rows in chosen.values() for file in rows.cache_files]
-    arrays = decoded(f"hf-{way}", files, lambda target: reading.write(chosen, target))
+    arrays = cached_arrays(f"hf-{way}", files, lambda target: reading.write(chosen, target))
     names, statistics = arrays.pop("class_names").tolist(), arrays.pop("statistics", None)
     transform: Images | Plain = Plain()
     if statistics is not None:
@@ -106,7 +106,7 @@ class Reading:
         ids = None if self.id_column is None else numbered(column(parts["train"], self.id_column), self.id_column)
         if self.test_fraction is not None:
             rows = parts["train"]
-            tested = drawn(len(rows), ids, self.test_fraction, self.split_seed)
+            tested = choose_test(len(rows), ids, self.test_fraction, self.split_seed)
             parts = {"train": rows.select(np.flatnonzero(~tested)), "test": rows.select(np.flatnonzero(tested))}
             ids = None if ids is None else ids[~tested]
         if ids is not None:
@@ -168,7 +168,7 @@ def numbered(ids: np.ndarray, name: str) -> np.ndarray:
     return np.unique(ids, return_inverse=True)[1]
 
 
-def drawn(count: int, ids: np.ndarray | None, fraction: float, seed: int) -> np.ndarray:
+def choose_test(count: int, ids: np.ndarray | None, fraction: float, seed: int) -> np.ndarray:
     """Which samples are tested on: a share of each id's, chosen at random, never all of them."""
     ids = np.zeros(count, np.int64) if ids is None else ids
     sizes = np.bincount(ids)

@@ -10,21 +10,21 @@ from typing import Annotated, Literal
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from fedrecall.data.cache import decoded
+from fedrecall.data.cache import cached_arrays
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
     Augmented,
     Seed,
     TestFraction,
     as_kept,
+    name_errors,
     own_path,
     refuse_unwritable,
     split_off,
-    told,
     write_rows,
     write_statistics,
 )
-from fedrecall.errors import InputError, shown
+from fedrecall.errors import InputError, short_repr
 from fedrecall.options import Positive
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -58,12 +58,12 @@ def image_folder(
     .jpg, ..), are left out. Images are taken as they are stored: a camera's note on how it was held is not used.
     """
     train_folder, test_folder = folders(own_path("data.path", path, folder), test, folder)
-    with told(repr(str(train_folder))):
+    with name_errors(repr(str(train_folder))):
         names = subfolders(train_folder)
         refuse_unwritable(names)
         train, y_train = listed(train_folder, names)
     if test_folder is not None:
-        with told(repr(str(test_folder))):
+        with name_errors(repr(str(test_folder))):
             test_files, y_test = listed(test_folder, names)
     else:
         kept, drawn = split_off(len(train), test_fraction, seed)
@@ -79,7 +79,7 @@ def image_folder(
 
     # The files stand in the name of the entry in their order; all else that decides the pixels is said here.
     entry = f"image_folder-{'rgb' if colour else 'grey'}-{'x'.join(map(str, side))}-{len(train)}"
-    arrays = decoded(entry, train + test_files, decode)
+    arrays = cached_arrays(entry, train + test_files, decode)
     return DataSet(
         name="image_folder",
         x_train=arrays["x_train"],
@@ -114,10 +114,10 @@ def listed(root: Path, names: Sequence[str]) -> tuple[list[Path], np.ndarray]:
     labels: list[int] = []
     for name in found:
         if name not in names:
-            raise InputError(f"the class {shown(name)} is not among the training images")
+            raise InputError(f"the class {short_repr(name)} is not among the training images")
         inside = sorted(file for file in (root / name).iterdir() if is_image(file))
         if not inside:
-            raise InputError(f"there are no images in the class folder {shown(name)}")
+            raise InputError(f"there are no images in the class folder {short_repr(name)}")
         files += inside
         labels += [names.index(name)] * len(inside)
     return files, np.array(labels, np.int64)
@@ -152,7 +152,7 @@ def pieces(
 def read(file: Path, colour: bool, side: tuple[int, ...]) -> np.ndarray:
     """uint8 (height, width, channels)."""
     mode: Literal["RGB", "L"] = "RGB" if colour else "L"
-    with told(f"the image {str(file)!r}"), warnings.catch_warnings():
+    with name_errors(f"the image {str(file)!r}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:

@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from fedrecall.data.cache import decoded
+from fedrecall.data.cache import cached_arrays
 from fedrecall.data.samples import checked
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
@@ -24,9 +24,9 @@ from fedrecall.data.sources.own_files import (
     Where,
     as_kept,
     class_count,
+    name_errors,
     own_path,
     refuse_bomb,
-    told,
     write_rows,
     write_statistics,
 )
@@ -63,11 +63,11 @@ def npz(
         raise InputError(f"data.path is {path!r}, which is not a file")
 
     def decode(target: Path) -> None:
-        with told(file):
+        with name_errors(file):
             unpack(file, target, layout, limit)
 
-    arrays = decoded(f"npz-{layout}", [file], decode)
-    with told(file):
+    arrays = cached_arrays(f"npz-{layout}", [file], decode)
+    with name_errors(file):
         names = [str(name) for name in arrays.get("class_names", ())]
         count = class_count([arrays["y_train"], arrays["y_test"]], names, classes)
     return DataSet(
@@ -109,17 +109,17 @@ def unpack(file: Path, target: Path, layout: str, limit: int | None) -> None:
         wanted = [key for key in (*KEYS, *OPTIONAL) if key in members]
         headers = {}
         for key in wanted:
-            with told(key), archive.open(members[key]) as stream:
+            with name_errors(key), archive.open(members[key]) as stream:
                 headers[key] = read_header(stream, key, members[key].file_size)
         refuse_bomb(file, sum(header.size for header in headers.values()), limit)
         compare(headers)
         for key in wanted:
-            with told(key), archive.open(members[key]) as stream:
+            with name_errors(key), archive.open(members[key]) as stream:
                 read_header(stream, key, members[key].file_size)
                 write_rows(target / f"{key}.npy", headers[key].shape[0], rows(stream, headers[key], key, layout))
     arrays = {key: np.load(target / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in wanted}
     for split, what in (("train", "training"), ("test", "test")):
-        with told(f"x_{split} and y_{split}"):
+        with name_errors(f"x_{split} and y_{split}"):
             checked(arrays[f"x_{split}"], arrays[f"y_{split}"], None, what)
     if are_images(headers["x_train"]):
         write_statistics(target, arrays["x_train"])

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.lib import format as npy
 
-from fedrecall.atomic_files import told as written
+from fedrecall.atomic_files import explain_write_errors as written
 from fedrecall.data.places import data_root
 from fedrecall.data.transform import Images, Plain, normalised
 from fedrecall.errors import InputError
@@ -86,8 +86,8 @@ def own_path(key: str, given: str, folder: str | Path | None) -> Path:
 
 
 @contextmanager
-def told(part: object) -> Iterator[None]:
-    """What goes wrong inside is told as a sentence that begins with the file, or the part of it, that was read."""
+def name_errors(part: object) -> Iterator[None]:
+    """Turn what goes wrong inside into a sentence that begins with the file, or the part of it, that was read."""
     try:
         yield
     except InputError as error:

@@ -25,13 +25,13 @@ from fedrecall.data.sources.own_files import (
     TestFraction,
     Where,
     class_count,
+    name_errors,
     own_path,
     refuse_bomb,
     split_off,
-    told,
 )
 from fedrecall.data.transform import Plain
-from fedrecall.errors import InputError, nearest, shown
+from fedrecall.errors import InputError, nearest, short_repr
 
 ROWS = 4096  # as text in memory at a time
 LONGEST_LINE = 2**24  # characters
@@ -106,7 +106,7 @@ class Columns:
             if not name:
                 raise InputError(f"column {place} has no name; name it or take it out")
             if times[name] > 1:
-                raise InputError(f"the column {shown(name)} is there {times[name]} times")
+                raise InputError(f"the column {short_repr(name)} is there {times[name]} times")
         words = [self.label] if self.id is None else [self.label, self.id]
         features = [name for name in names if name not in words] if self.features is None else self.features
         if not features:
@@ -115,9 +115,11 @@ class Columns:
         for name in (*words, *features):
             if name not in times:
                 readable = [known for known in names if known.isprintable()][:20]
-                raise InputError(f"there is no column {shown(name)}; {nearest(name, readable)}")
+                raise InputError(f"there is no column {short_repr(name)}; {nearest(name, readable)}")
             if name in chosen:
-                raise InputError(f"the column {shown(name)} can be the label, the id or a feature, but not twice")
+                raise InputError(
+                    f"the column {short_repr(name)} can be the label, the id or a feature, but not twice"
+                )
             chosen.add(name)
         return replace(self, features=tuple(features))
 
@@ -144,7 +146,7 @@ class Table:
 def words(cells: Sequence[Any], name: str, places: Sequence[str]) -> Iterator[str]:
     for cell, place in zip(cells, places):
         if cell is None or not str(cell).strip():
-            raise InputError(f"{place}: the column {shown(name)} is empty")
+            raise InputError(f"{place}: the column {short_repr(name)} is empty")
         yield sys.intern(str(cell).strip())  # in memory once, however many rows have it
 
 
@@ -156,8 +158,8 @@ def numbers(cells: Sequence[Any], name: str, places: Sequence[str]) -> np.ndarra
     except ValueError:
         pass
     place, cell = next((place, cell) for place, cell in zip(places, cells) if not math.isfinite(as_number(cell)))
-    what = "empty" if cell is None or cell == "" else shown(cell)
-    raise InputError(f"{place}: the column {shown(name)} is {what}; {NUMBER}")
+    what = "empty" if cell is None or cell == "" else short_repr(cell)
+    raise InputError(f"{place}: the column {short_repr(name)} is {what}; {NUMBER}")
 
 
 def as_number(cell: Any) -> float:
@@ -176,7 +178,7 @@ def read_all(
         if name is None:
             continue
         file = own_path(key, name, folder)
-        with told(file):
+        with name_errors(file):
             tables.append(read(file, columns))
             if not tables[-1].pieces:
                 raise InputError("there are no rows in it")
@@ -191,12 +193,12 @@ def data_set(
     first = tables[0]
     count = len(first.labels)
     x = np.concatenate([piece for table in tables for piece in table.pieces])
-    with told(first.file):
+    with name_errors(first.file):
         if len(tables) > 1:
             train, test = np.split(np.arange(len(x)), [count])
         else:
             train, test = split_off(count, test_fraction, seed)
-        with told(f"the column {shown(first.columns.label)}"):
+        with name_errors(f"the column {short_repr(first.columns.label)}"):
             names, number = encoded({word for table in tables for word in table.labels}, classes)
         x = as_float32(x, train, standardise, first.columns.features or ())
     y = np.array([number[word] for table in tables for word in table.labels], np.int64)
@@ -216,7 +218,7 @@ def encoded(found: set[str], classes: int | None) -> tuple[list[str], dict[str, 
         return [str(c) for c in range(count)], number
     if not any(math.isnan(as_number(word)) and word.lower() != "nan" for word in words):
         fraction = next(word for word in words if not WHOLE(word))
-        raise InputError(f"a label is {shown(fraction)}; whole numbers from 0, or words, were expected")
+        raise InputError(f"a label is {short_repr(fraction)}; whole numbers from 0, or words, were expected")
     class_count([np.array([len(words) - 1])], words, classes)
     return words, {word: place for place, word in enumerate(words)}
 
@@ -240,7 +242,7 @@ def as_float32(x: np.ndarray, train: np.ndarray, standardise: bool, names: Seque
         kept = x.astype(np.float32)
     good = np.isfinite(kept).all(axis=0)
     if not good.all():
-        raise InputError(f"the column {shown(names[int(good.argmin())])} has numbers too large for 32 bits")
+        raise InputError(f"the column {short_repr(names[int(good.argmin())])} has numbers too large for 32 bits")
     return kept
 
 
@@ -283,7 +285,7 @@ def read_parquet(file: Path, columns: Columns, limit: int | None, arrow: Any) ->
         for name in features:
             kind = source.schema_arrow.field(name).type
             if not (arrow.types.is_integer(kind) or arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)):
-                raise InputError(f"the column {shown(name)} is of type {kind}; {NUMBER}")
+                raise InputError(f"the column {short_repr(name)} is of type {kind}; {NUMBER}")
         used = [name for name in (*features, columns.label, columns.id) if name is not None]
         refuse_bomb(file, 8 * len(used) * source.metadata.num_rows, limit)
         numeric, start = set(features), 1

@@ -77,7 +77,7 @@ class InOrder:
                 self._free.append(parcel.slot)
 
 
-def packed(results: list[Answer], box: Box) -> Packed:
+def pack(results: list[Answer], box: Box) -> Packed:
     """A parcel's results for another process: vectors of one name as one stack, in a box."""
     owners, stacks = dict[str, list[int]](), dict[str, list[Tensor]]()
     for at, result in enumerate(results):
@@ -90,7 +90,7 @@ def packed(results: list[Answer], box: Box) -> Packed:
     return [result.scalars() for result in results], owners, box.put(stacks)
 
 
-def unpacked(tasks: list[Task], parcel: Packed, boxes: Boxes) -> list[Answer]:
+def unpack(tasks: list[Task], parcel: Packed, boxes: Boxes) -> list[Answer]:
     rest, owners, header = parcel
     vectors: list[dict[str, Tensors]] = [{"sent": {}, "buffers": {}} for _ in tasks]
     for key, stack in boxes.take(header).items():

@@ -27,7 +27,7 @@ class Door:
         self.port = int(self._server.getsockname()[1])
 
     def key(self) -> dict[str, str]:
-        """What a worker's environment must have."""
+        """The variables that a worker's environment must have."""
         return {VARIABLE: self._key}
 
     def admit(

@@ -28,7 +28,7 @@ import torch
 from fedrecall.client.work import Job, Result, Task
 from fedrecall.data.federation import Federation
 from fedrecall.engines.engine import Engine
-from fedrecall.engines.processes.batching import InOrder, Parcel, unpacked
+from fedrecall.engines.processes.batching import InOrder, Parcel, unpack
 from fedrecall.engines.processes.connection import Door, receive
 from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
 from fedrecall.errors import ClientError, InputError, WriteError
@@ -191,7 +191,7 @@ class Processes(Engine):
             self.failed = what
             where = f"{what} failed in a worker process" if what else "a worker process could not begin"
             raise ClientError(f"{where}:\n\n{extra.rstrip()}")
-        run.done(parcel, unpacked(parcel.tasks, extra, self._boxes))
+        run.done(parcel, unpack(parcel.tasks, extra, self._boxes))
 
     def _replace(self, member: Member, parcel: Parcel) -> None:
         member.process.kill()  # it may have closed its connection and live on

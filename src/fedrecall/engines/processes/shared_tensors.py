@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedrecall.atomic_files import told
+from fedrecall.atomic_files import explain_write_errors
 from fedrecall.vector import ALIGNMENT, Tensors
 
 
@@ -59,7 +59,7 @@ class Box:
         """The mapping; a larger one is a new file, because a mapped file cannot grow everywhere."""
         if self._memory is None or len(self._memory) < size:
             self._generation += 1
-            with told(self._path()), self._path().open("wb") as file:
+            with explain_write_errors(self._path()), self._path().open("wb") as file:
                 file.truncate(max(size, mmap.PAGESIZE))
                 if hasattr(os, "posix_fallocate"):  # else a full disk ends the process when the map is written
                     os.posix_fallocate(file.fileno(), 0, max(size, mmap.PAGESIZE))

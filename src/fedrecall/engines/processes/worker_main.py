@@ -20,7 +20,7 @@ from fedrecall.client.work import Task
 from fedrecall.client.worker import Worker
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.engines.processes import connection as link
-from fedrecall.engines.processes.batching import packed
+from fedrecall.engines.processes.batching import pack
 from fedrecall.engines.processes.shared_tensors import Box, Boxes
 from fedrecall.errors import InputError, WriteError
 from fedrecall.user_code import their_traceback
@@ -77,7 +77,7 @@ def answer(worker: Worker, tasks: list[Task], box: Box) -> tuple[object, ...]:
         except Exception as error:
             return "failed", task, their_traceback(error)
     try:
-        return "done", None, packed(results, box)
+        return "done", None, pack(results, box)
     except WriteError as error:
         return "unwritten", None, str(error)
 

@@ -10,8 +10,9 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from fedrecall.measure.forgetting import own_pairs
 from fedrecall.report.comparison import Method
-from fedrecall.report.probe_views import Probe, forgetting, own, participants_first
+from fedrecall.report.probe_views import ProbeArrays, matrix_of, participants_first
 from fedrecall.report.wording import MINUS, plain
 
 # Blue for gains, orange for losses, white at zero; losses end much darker, and cells that gain carry a dot, so
@@ -37,15 +38,15 @@ def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
     shown = [(method, _columns(probe)) for method, probe in probes if probe is not None]
     if not shown:
         return None
-    end = max(0.1, *(float(np.nanmax(np.abs(forgetting(probe)), initial=0)) for _, probe in shown))
+    end = max(0.1, *(float(np.nanmax(np.abs(matrix_of(probe)), initial=0)) for _, probe in shown))
     heights = [max(0.8, 0.19 * len(probe["models"])) for _, probe in shown]
     height = sum(heights) + 0.75 * len(shown) + 0.8
     figure = Figure(figsize=(8.2, height), layout="constrained")
     grid = figure.subplots(len(shown), 2, squeeze=False, gridspec_kw={"height_ratios": heights})
     for (method, probe), (left, right) in zip(shown, grid):
-        lost = left.imshow(forgetting(probe), cmap=DIVERGING, norm=Normalize(-end, end), aspect="auto")
+        lost = left.imshow(matrix_of(probe), cmap=DIVERGING, norm=Normalize(-end, end), aspect="auto")
         kept = right.imshow(probe["after"], cmap=SEQUENTIAL, norm=Normalize(0, 1), aspect="auto")
-        _mark_gains(left, forgetting(probe))
+        _mark_gains(left, matrix_of(probe))
         for axes, colour in ((left, "black"), (right, "white")):
             _frame_own(axes, probe, colour)
             _label(axes, probe)
@@ -62,11 +63,11 @@ def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
     return figure
 
 
-def _probe(method: Method, round: int) -> Probe | None:
+def _probe(method: Method, round: int) -> ProbeArrays | None:
     return next((run.probes[round] for run in method.runs if round in run.probes), None)
 
 
-def _columns(probe: Probe) -> Probe:
+def _columns(probe: ProbeArrays) -> ProbeArrays:
     """The round's own clients first; of many clients, only these."""
     order = participants_first(probe)
     if len(order) > MOST_COLUMNS:
@@ -85,12 +86,12 @@ def _mark_gains(axes: Axes, matrix: np.ndarray) -> None:
     axes.scatter(columns, rows, s=size, marker=".", color="black", linewidths=0)
 
 
-def _frame_own(axes: Axes, probe: Probe, colour: str) -> None:
-    for row, column in zip(*np.nonzero(own(probe))):
+def _frame_own(axes: Axes, probe: ProbeArrays, colour: str) -> None:
+    for row, column in zip(*np.nonzero(own_pairs(probe["after"], probe["models"], probe["data"]))):
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec=colour, lw=1.1))
 
 
-def _label(axes: Axes, probe: Probe) -> None:
+def _label(axes: Axes, probe: ProbeArrays) -> None:
     axes.grid(False)
     rows, columns = len(probe["models"]), len(probe["data"])
     every, every_row = -(-columns // 20), -(-rows // 20)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from fedrecall.atomic_files import told
+from fedrecall.atomic_files import explain_write_errors
 from fedrecall.errors import InputError
 from fedrecall.report.wording import plain
 
@@ -55,7 +55,7 @@ def draw_partition(
         figure.legend(handles, names, loc="outside right upper", title="class", frameon=False)
     else:
         _draw_colour_bar(figure, axes, colours, names)
-    with told(path):
+    with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
 

@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedrecall.atomic_files import whole
+from fedrecall.atomic_files import replace_file
 from fedrecall.errors import InputError
 from fedrecall.report.ablation import Ablation, ablations
 from fedrecall.report.comparison import Method
@@ -70,7 +70,7 @@ def _saved(figure: Figure, folder: Path, name: str) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(path.suffix[1:], {})
-            with whole(path) as beside:
+            with replace_file(path) as beside:
                 figure.savefig(beside, metadata=date)
             figure.set_layout_engine("none")  # the places stay as they were found, which takes most of the time
     except OSError as error:  # of the folder: the files tell their own

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedrecall.report.ablation import Ablation
 from fedrecall.report.comparison import Method
-from fedrecall.report.curves import COLOURS, curve, look, thinned
+from fedrecall.report.curves import COLOURS, curve, look, thin
 from fedrecall.report.probe_views import (
     Clients,
     by_class,
@@ -31,7 +31,7 @@ MOST_CLIENTS = 12  # in a picture of them
 MOST_NAMED = 200  # whose classes are told
 
 
-def shown(text: object) -> str:
+def escape(text: object) -> str:
     """As text, whatever it looks like."""
     return html.escape(str(text), quote=False)
 
@@ -48,7 +48,7 @@ def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
         found = curve(method, key)
         if found is None:
             continue
-        drawn, (colour, dash) = thinned(found), look(position, method)
+        drawn, (colour, dash) = thin(found), look(position, method)
         rounds = drawn.rounds.tolist()
         if drawn.low is not None and drawn.high is not None:
             edge = {"x": rounds, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "meta": position}
@@ -58,7 +58,7 @@ def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
             {
                 "x": rounds,
                 "y": plain(drawn.mean),
-                "name": shown(method.label),
+                "name": escape(method.label),
                 "mode": "lines+markers" if len(rounds) <= 30 else "lines",
                 "line": {"color": colour, "dash": dash, "width": 2.2},
                 "marker": {"size": 6},
@@ -81,7 +81,7 @@ def class_figure(methods: list[Method]) -> Figure | None:
         found = by_class(method)
         if found is not None:
             present, absent = found
-            name = shown(method.label).replace(", ", ",<br>", 1)  # a phone has no room for long lines
+            name = escape(method.label).replace(", ", ",<br>", 1)  # a phone has no room for long lines
             rows += [f"{name}<br>absent", f"{name}<br>present"]
             values += [absent, present]
     if not values:
@@ -91,7 +91,7 @@ def class_figure(methods: list[Method]) -> Figure | None:
     trace = {
         "type": "heatmap",
         "z": [plain(row, 4) for row in values],
-        "x": [shown(name) for name in unique(columns)],
+        "x": [escape(name) for name in unique(columns)],
         "y": rows,
         "coloraxis": "coloraxis",
         "xgap": 1,
@@ -125,7 +125,7 @@ def _bars(run: RunRecord, clients: Clients) -> Figure:
     labels = label_sets(run, set(ids))
     learned = clients.learned[:MOST_CLIENTS]
     details = [
-        [shown(labels.get(client, "labels not recorded")), "–" if np.isnan(gain) else f"{gain:+.3f}"]  # noqa: RUF001
+        [escape(labels.get(client, "labels not recorded")), "–" if np.isnan(gain) else f"{gain:+.3f}"]  # noqa: RUF001
         for client, gain in zip(ids, learned)
     ]
     trace = {
@@ -162,8 +162,8 @@ def client_accuracy_figure(methods: list[Method]) -> Figure | None:
             {
                 "x": [100 * (rank + 0.5) / len(pairs) for rank in range(len(pairs))],
                 "y": plain(np.array([value for value, _ in pairs])),
-                "text": [f"client {client}: {shown(labels.get(client, ''))}".rstrip(": ") for _, client in pairs],
-                "name": shown(method.label),
+                "text": [f"client {client}: {escape(labels.get(client, ''))}".rstrip(": ") for _, client in pairs],
+                "name": escape(method.label),
                 "mode": "lines+markers" if len(pairs) <= 30 else "lines",
                 "line": {"color": colour, "dash": dash, "width": 2.2},
                 "marker": {"size": 5},
@@ -187,9 +187,9 @@ def share_figure(run: RunRecord) -> Figure | None:
     trace = {
         "type": "heatmap",
         "z": [plain(row, 3) for row in shares],
-        "x": [shown(name) for name in unique([name_of(names, c) for c in range(counts.shape[1])])],
+        "x": [escape(name) for name in unique([name_of(names, c) for c in range(counts.shape[1])])],
         "y": [f"client {client}" for client in chosen],
-        "customdata": [[shown(label_set(row, names))] * counts.shape[1] for row in counts[chosen]],
+        "customdata": [[escape(label_set(row, names))] * counts.shape[1] for row in counts[chosen]],
         "coloraxis": "coloraxis",
         "xgap": 1,
         "ygap": 1,
@@ -210,7 +210,7 @@ def ablation_figure(ablation: Ablation) -> Figure:
                 "x": series.x,
                 "y": plain(np.array(series.mean)),
                 "error_y": {"type": "data", "array": plain(np.array(spread)), "visible": any(spread)},
-                "name": shown(series.label),
+                "name": escape(series.label),
                 "mode": "lines+markers",
                 "line": {"color": colour, "dash": dash, "width": 2.2},
                 "marker": {"size": 8},

@@ -95,7 +95,8 @@ function matrixFigure(heatmap, kind, choice, columns) {
       const column = where.get(client);
       const before = column === undefined ? null : accuracy(probe.before[column]);
       const after = column === undefined ? null : accuracy(probe.after[place][column]);
-      return { before, after, f: before === null || after === null ? null : before - after };
+      const f = column === undefined ? null : accuracy(probe.forgotten[place][column]);
+      return { before, after, f };
     });
     z.push(values.map((value) => (kind === "after" ? value.after : value.f)));
     text.push(values.map((value, column) =>

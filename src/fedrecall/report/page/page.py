@@ -14,7 +14,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedrecall.atomic_files import write_whole
+from fedrecall.atomic_files import write_text
 from fedrecall.errors import InputError
 from fedrecall.measure.metrics import METRICS, SUMMARY
 from fedrecall.report import probe_views as matrices
@@ -26,7 +26,7 @@ from fedrecall.report.page import charts
 from fedrecall.report.paper_results import published
 from fedrecall.report.tables import TABLE_WORDS, card_lines, final_rounds, mean_and_deviation, result_table
 from fedrecall.report.warnings import warnings
-from fedrecall.report.wording import listed, settings
+from fedrecall.report.wording import join_words, settings
 from fedrecall.runs.reader import RunRecord, find_runs, load
 from fedrecall.titles import Titles
 from fedrecall.version import __version__
@@ -47,7 +47,7 @@ def write_page(methods: list[Method], out: Path) -> Path:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"the report {str(out)!r} cannot be written: {error.strerror}") from None
-    write_whole(out, text)
+    write_text(out, text)
     return out
 
 
@@ -96,7 +96,7 @@ def page(methods: list[Method]) -> str:
 
 
 def page_data(methods: list[Method]) -> dict[str, Any]:
-    """What the script draws."""
+    """The figures, matrices and texts that the script draws."""
     figures: dict[str, Any] = {
         "classes": charts.class_figure(methods),
         "client-accuracy": charts.client_accuracy_figure(methods),
@@ -121,7 +121,7 @@ def page_data(methods: list[Method]) -> dict[str, Any]:
     for ablation in found:
         figures[f"ablation:{ablation.name}"] = charts.ablation_figure(ablation)
     return {
-        "methods": [charts.shown(method.label) for method in methods],
+        "methods": [charts.escape(method.label) for method in methods],
         "figures": figures,
         "metrics": metrics,
         "heatmaps": heatmaps,
@@ -144,14 +144,14 @@ def _heatmaps(methods: list[Method]) -> list[dict[str, Any]]:
                 "probes": probes,
                 "about": _about(methods[position]),
                 "left_out": len(run.probes) - len(probes),
-                "labels": {client: charts.shown(text) for client, text in labels.items()},
+                "labels": {client: charts.escape(text) for client, text in labels.items()},
             }
         )
     return found
 
 
 def _about(method: Method) -> str:
-    """What was learned stands beside what was forgotten."""
+    """The mean forgetting, with what was learned beside it."""
     if not (method.values("forgetting") and method.values("learned")):
         return ""
     lost, gained = (mean_and_deviation(method.values(key), signed=True) for key in ("forgetting", "learned"))
@@ -159,7 +159,7 @@ def _about(method: Method) -> str:
 
 
 def definitions() -> dict[str, str]:
-    """What each number of the tables is: of a run where it has one, else of a round."""
+    """The definition of each number in the tables: of a run where it has one, else of a round."""
     words = {name: metric.words for name, metric in {**METRICS, **SUMMARY}.items()} | TABLE_WORDS
     return {key: text.replace("`", "") for key, text in words.items()}
 
@@ -177,7 +177,7 @@ def footnotes(methods: list[Method]) -> list[str]:
 def title(methods: list[Method]) -> str:
     data = {m.titles.of("data", m.recipe["data"]) for m in methods}
     models = {m.titles.of("model", m.recipe["model"]) for m in methods}
-    return f"{listed(sorted(models))} on {listed(sorted(data))}"
+    return f"{join_words(sorted(models))} on {join_words(sorted(data))}"
 
 
 def partitions(methods: list[Method]) -> list[tuple[RunRecord, str]]:
@@ -188,7 +188,7 @@ def partitions(methods: list[Method]) -> list[tuple[RunRecord, str]]:
             if run.card:
                 names = users.setdefault(str(run.card.get("digest")), (run, []))[1]
                 names += [method.label] if method.label not in names else []
-    return [(run, listed(names) if len(names) < len(methods) else "") for run, names in users.values()][
+    return [(run, join_words(names) if len(names) < len(methods) else "") for run, names in users.values()][
         :MOST_CARDS
     ]
 
@@ -229,7 +229,7 @@ def for_script(value: Any) -> str:
 
 
 def content_hash(text: str) -> str:
-    """What the page's policy allows to run: these scripts and no other."""
+    """The hash by which the page's policy allows a script to run, and no other."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 

@@ -1,0 +1,37 @@
+"""CONTRIBUTING names files and functions that are there, and every room."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import fedrecall
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PACKAGE = Path(fedrecall.__file__).parent
+
+
+def test_each_stop_of_the_walk_is_a_file_with_that_function() -> None:
+    stops = re.findall(r"^\d+\. `([^`]+)`, (.*?):", PAGE, re.MULTILINE)
+    assert 5 < len(stops) <= 10
+    for file, functions in stops:
+        text = (PACKAGE / file).read_text(encoding="utf-8")
+        for name in re.findall(r"`([^`]+)`", functions):
+            assert f"def {name.rpartition('.')[2]}(" in text, (file, name)
+
+
+def test_every_room_is_on_the_map_and_the_root_is_small() -> None:
+    table = PAGE.split("| room |")[1].split("## A walk")[0]
+    rooms = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    for room in rooms:
+        assert f"`{room}/`" in table, room
+    assert len([path for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]) <= 15
+
+
+def test_what_is_to_be_touched_is_there() -> None:
+    table = PAGE.split("| to add | touch |")[1]
+    for name in re.findall(r"`((?:[a-z_]+/)+[a-z_.]*|[a-z]+\.html)`", table):
+        assert (ROOT / name).exists() or (PACKAGE / name).exists() or (PACKAGE / "report/page" / name).exists(), (
+            name
+        )
