@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sysconfig
 import traceback
 from pathlib import Path
+from typing import Any
 
 # Files below these are fedrecall's, Python's or a library's.
 NOT_THEIRS = tuple(
@@ -24,6 +26,15 @@ def is_theirs(file: str) -> bool:
 
 def has_their_lines(error: BaseException) -> bool:
     return any(is_theirs(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
+
+
+def source_of(thing: Any) -> str | None:
+    """The source of a class or function, if it is the user's own and can be read."""
+    try:
+        file = inspect.getsourcefile(thing)
+        return inspect.getsource(thing) if file is not None and is_theirs(file) else None
+    except (TypeError, OSError):  # built in, or typed into an interpreter
+        return None
 
 
 def note_key(error: Exception, key: str, name: str) -> None:

@@ -6,6 +6,7 @@ two tensors. Every view starts on a 64-byte boundary, because matrix kernels rou
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,25 @@ from fedrecall.errors import InputError
 Tensors = dict[str, Tensor]
 
 ALIGNMENT = 64  # bytes
+
+
+@dataclass(frozen=True)
+class Payload:
+    """How much of a vector is the model's, and not the zeros between its tensors: what would travel."""
+
+    w: tuple[int, int]  # the length of the vector, and how many of its numbers are parameters
+    b: tuple[int, int]  # the same of the float buffers
+
+    def bytes(self, sent: Tensors, buffers: Tensors) -> int:
+        """Of all these tensors; those stacked have a row a client. Vectors of another length are sent whole."""
+        total = 0
+        for tensor in sent.values():
+            length, real = self.w if tensor.ndim and tensor.shape[-1] == self.w[0] else (1, 1)
+            total += tensor.numel() // length * real * tensor.itemsize
+        for name, tensor in buffers.items():
+            length, real = self.b if name == "b" and self.b[0] else (1, 1)
+            total += tensor.numel() // length * real * tensor.itemsize
+        return total
 
 
 @dataclass(frozen=True)
@@ -94,6 +114,12 @@ class FlatModel:
             view = slot.view(self.b)
             view.copy_(buffer)
             buffer.data = view
+
+    @property
+    def payload(self) -> Payload:
+        parameters, buffers = self.parameters.values(), self.float_buffers.values()
+        real = [sum(tensor.numel() for tensor in tensors) for tensors in (parameters, buffers)]
+        return Payload((len(self.w), real[0]), (len(self.b), real[1]))
 
     @property
     def has_buffers(self) -> bool:
@@ -177,3 +203,12 @@ def torch_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def tensors_digest(state: Tensors) -> str:
+    """SHA-256 of names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

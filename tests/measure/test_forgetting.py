@@ -205,7 +205,7 @@ ARRAYS = {
 
 
 def test_the_metrics_of_a_probe_come_from_its_arrays() -> None:
-    assert probe_metrics(ARRAYS, population=3) == pytest.approx(
+    assert probe_metrics(ARRAYS, measurable=3) == pytest.approx(
         {
             "forgetting": 0.05 / 4,
             "learned": -0.1 / 2,
@@ -220,14 +220,14 @@ def test_the_metrics_of_a_probe_come_from_its_arrays() -> None:
 
 
 def test_with_the_sent_statistics_forgetting_is_told_twice() -> None:
-    metrics = probe_metrics({**ARRAYS, "after_global_statistics": np.stack([BEFORE, BEFORE])}, population=3)
+    metrics = probe_metrics({**ARRAYS, "after_global_statistics": np.stack([BEFORE, BEFORE])}, measurable=3)
     assert metrics["forgetting_global_statistics"] == 0
     assert metrics["forgetting"] == pytest.approx(0.05 / 4)
 
 
 def test_on_a_sample_what_is_learned_comes_from_the_models_own_data() -> None:
     own = {"own_before": np.array([0.5, NAN]), "own_after": np.array([0.75, NAN])}
-    metrics = probe_metrics({**ARRAYS, **own, "data": np.array([7, 8, 9])}, population=12)
+    metrics = probe_metrics({**ARRAYS, **own, "data": np.array([7, 8, 9])}, measurable=12)
     assert metrics["learned"] == 0.25
     # Now all six pairs count, and the columns' means are -0.075, 0.35 and -0.2.
     assert metrics["forgetting"] == pytest.approx(0.15 / 6)

@@ -291,3 +291,56 @@ def test_workers_killed_at_random_instants_change_nothing(algorithm, fedrecall, 
         words = ["resume", "killed"]
     assert kills == 20
     assert files("killed") == files("whole")
+
+
+def test_a_lengthened_run_is_one_of_that_length_field_by_field(fedrecall, place) -> None:
+    write(rounds=6, evaluation={"every": 4, "test_last": 3})
+    assert fedrecall("run", "recipe.yaml", "--out", "short", "--quiet").code == 0
+    assert fedrecall("resume", "short", "rounds=10", "--quiet").code == 0
+    assert fedrecall("run", "recipe.yaml", "rounds=10", "--out", "whole", "--quiet").code == 0
+    made = [json.loads(Path(name, "summary.json").read_text()) for name in ("short", "whole")]
+    for summary in made:
+        del summary["seconds"]
+    assert made[0] == made[1]
+    assert files("short") == files("whole")
+    lines = map(json.loads, Path("short/metrics.jsonl").read_text().splitlines())
+    assert [line["round"] for line in lines if "test_accuracy" in line] == [8, 9, 10]
+
+
+def test_a_lengthened_run_that_is_stopped_is_not_finished(fedrecall, place, monkeypatch) -> None:
+    write(rounds=4)
+    assert fedrecall("run", "recipe.yaml", "--out", "short", "--quiet").code == 0
+    (left,) = [path for path in Path("short").glob("summary.json")]
+    assert json.loads(left.read_text())["status"] == "finished"
+
+    def killed(self, round) -> None:  # as by SIGKILL: nothing is written any more
+        assert not Path("short/summary.json").exists()
+
+    monkeypatch.setattr("fedrecall.simulation.progress.ProgressLine.after", killed)
+    assert fedrecall("resume", "short", "rounds=6").code == 0
+    assert json.loads(left.read_text())["status"] == "finished"
+
+
+def test_warnings_and_dropped_updates_survive_a_resume(fedrecall, place, monkeypatch) -> None:
+    Path("bad.py").write_text(BAD)
+    write(rounds=8, algorithm="bad:Bad", clients_per_round=2)
+    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+    stop_after(fedrecall, monkeypatch, 5, "run", "recipe.yaml", "--out", "stopped")
+    assert fedrecall("resume", "stopped", "--quiet").code == 0
+    made = [json.loads(Path(name, "summary.json").read_text()) for name in ("stopped", "whole")]
+    assert made[1]["dropped_updates"] > 0
+    for key in ("dropped_updates", "warnings"):
+        assert made[0][key] == made[1][key]
+
+
+BAD = """
+from dataclasses import dataclass
+from fedrecall import FedAvg
+
+
+@dataclass(frozen=True)
+class Bad(FedAvg):
+    def finish(self, y, server, client, local, extra):
+        bad = local.samples and int(float(y.abs().sum()) * 1e6) % 4 == 0
+        return {"w": y * float("nan") if bad else y}, {}
+"""

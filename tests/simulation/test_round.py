@@ -271,8 +271,30 @@ def test_the_final_accuracy_is_the_mean_over_the_tested_rounds(finished: Run) ->
     assert summary(finished)["final_accuracy_rounds"] == 3
 
 
-def test_a_short_run_says_over_how_many_rounds_its_accuracy_is(start: Start) -> None:
-    assert summary(start(rounds=2, evaluation={"test_last": 100}))["final_accuracy_rounds"] == 2
+@pytest.mark.parametrize(
+    ("rounds", "test_last", "expected"),
+    [(2, None, 1), (20, None, 2), (21, None, 3), (2, 100, 1), (4, 3, 3), (4, 4, 4)],
+)
+def test_the_final_accuracy_is_over_the_last_tenth_unless_said_otherwise(
+    start, rounds, test_last, expected
+) -> None:
+    given = {} if test_last is None else {"test_last": test_last}
+    run = start(rounds=rounds, evaluation=given, forgetting={"every": 0})
+    tested = [line["round"] for line in run.metrics if "test_accuracy" in line]
+    assert tested == list(range(rounds - expected + 1, rounds + 1))
+    assert summary(run)["final_accuracy_rounds"] == expected
+    noted = any("evaluation.test_last is 100, but there are 2 rounds" in text for text in summary(run)["warnings"])
+    assert noted == (test_last == 100)
+
+
+def test_a_long_run_is_tested_in_its_last_hundred_rounds() -> None:
+    assert Recipe(rounds=4000).tested_rounds == Recipe(rounds=1000).tested_rounds == 100
+
+
+def test_one_client_a_round_is_warned_of(start: Start) -> None:
+    told = "each round has one of 6 clients, so nothing is averaged: set clients_per_round or participation"
+    assert told in summary(start(rounds=1, clients_per_round=1))["warnings"]
+    assert told not in summary(start(rounds=1, clients_per_round=2))["warnings"]
 
 
 def test_without_a_test_set_there_is_no_final_accuracy(start: Start) -> None:

@@ -12,9 +12,9 @@ from torch import nn
 from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Local, federate
 from fedrecall.algorithms import ALGORITHMS
 
-# Bytes of the vector, each tensor padded to 64: batch norm 6 and 6 floats, the head 18 floats (72 bytes) and 3.
-W = 64 + 64 + 128 + 64
-BUFFERS = 64 + 64 + 8  # running mean and variance of 6 floats, and an int64 counter
+# Bytes of the parameters, without what pads them to 64 in memory: batch norm 6 and 6 floats, the head 18 and 3.
+W = 4 * (6 + 6 + 18 + 3)
+BUFFERS = 4 * (6 + 6) + 8  # running mean and variance of 6 floats, and an int64 counter
 COORDINATES = W // 4
 CLIENTS = 3  # of 5 in a round
 
@@ -78,7 +78,7 @@ def test_the_bounds_exchange_nothing(federation, tmp_path, algorithm) -> None:
 
 
 def test_a_model_without_buffers_sends_none(federation, tmp_path) -> None:
-    head = 128 + 64
+    head = 4 * (18 + 3)
     assert traffic(federation, tmp_path / "run", "fedavg", norm=False) == [(CLIENTS * head, CLIENTS * head)] * 2
 
 
@@ -88,8 +88,7 @@ def test_float64_numbers_are_eight_bytes_each(federation, tmp_path) -> None:
         nn.Linear(6, 3).double(), federation, algorithm=FedAvg(), objective=CrossEntropy(), rounds=1,
         clients_per_round=CLIENTS, local=Local(steps=1), out=tmp_path / "run", engine="serial",
     )  # fmt: skip
-    # In float64: 18 numbers are 144 bytes, padded to 192, and 3 are 24, padded to 64.
-    assert run.metrics[0]["bytes_up"] == run.metrics[0]["bytes_down"] == CLIENTS * (192 + 64)
+    assert run.metrics[0]["bytes_up"] == run.metrics[0]["bytes_down"] == CLIENTS * 8 * (18 + 3)
 
 
 @pytest.mark.parametrize(("algorithm", "policy"), [("gma", "average"), ("scaffold", "local")])

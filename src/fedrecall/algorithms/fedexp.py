@@ -20,7 +20,8 @@ class FedExP(Algorithm):
     arXiv 2301.09604.
 
     D_i = y_i - x; eta = max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + eps))) with D = sum_i p_i D_i; x <- x + eta D.
-    The mean of the last two iterates is evaluated: single ones swing.
+    The mean of the last two iterates is evaluated: single ones swing. The authors' code has S eps for S clients in
+    place of eps (set `eps` to it), lets it decay over the rounds, and does not average in round 1.
     """
 
     eps: Annotated[float, Field(gt=0), "keeps eta finite where the updates cancel"] = 1e-3

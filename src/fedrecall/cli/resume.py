@@ -52,6 +52,8 @@ def resume(
     for word in words:
         if word.partition("=")[0] not in MAY_CHANGE:
             raise InputError(f"{word!r} is given, but a resumed run may change {', '.join(MAY_CHANGE)} only")
+    # Another engine need not have as many workers as the one before.
+    workers = workers or ("auto" if engine else None)
     given = execution(engine=engine, workers=workers, data=data)
     loaded = load_recipe(str(run / files.RECIPE), words, given)
     experiment = recipe_experiment(loaded, load_federation(loaded), resumed=has_checkpoint(run))

@@ -23,7 +23,6 @@ class Sums:
     counters: Tensor | None = None
     samples: int = 0
     loss: float = 0.0
-    bytes: int = 0  # of all that the clients sent
 
     def add_tensor(self, name: str, tensor: Tensor, weight: float, total: float) -> None:
         """Add `weight` times a tensor, which stands for clients whose weights add up to `total`."""

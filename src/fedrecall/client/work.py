@@ -160,7 +160,6 @@ class TrainResult:
             sums.add_tensor(name, tensor, weight, weight)
         if self.buffers:
             sums.add_buffers(self.buffers["b"], self.samples, self.buffers["i"])
-        sums.bytes += sum(tensor.nbytes for tensor in (*self.sent.values(), *self.buffers.values()))
         sums.samples += self.samples
         sums.loss += self.samples * self.loss
 
@@ -235,7 +234,6 @@ class TrainedGroup:
             sums.add_tensor(name, self.summed[name], 1.0, sum(self.weights[name]))
         if self.buffers:
             sums.add_buffers(self.summed["b"], 1.0, self.buffers["i"].amax(0))
-        sums.bytes += sum(tensor.nbytes for tensor in (*self.sent.values(), *self.buffers.values()))
         sums.samples += sum(self.rows.samples)
         sums.loss += sum(map(operator.mul, self.rows.samples, self.rows.losses))
 

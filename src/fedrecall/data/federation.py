@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedrecall.data.partition import Assignment, Natural, Partition, label_counts
+from fedrecall.data.partition import Assignment, Natural, Partition, describe_partition, label_counts
 from fedrecall.data.samples import Samples, as_array, checked
 from fedrecall.data.sources import DataSet
 from fedrecall.data.transform import Images, Plain, channels_last, normalised
@@ -66,6 +67,7 @@ class Federation:
         transform: Transform,
         class_names: Sequence[str] = (),
         folder: tempfile.TemporaryDirectory[str] | None = None,
+        partition: Mapping[str, Any] | None = None,
     ) -> None:
         self.train, self.test = train, test
         self.assignment = assignment
@@ -74,6 +76,7 @@ class Federation:
         self.class_names = tuple(class_names) or tuple(str(c) for c in range(num_classes))
         self._pools: dict[str, tuple[Samples, np.ndarray]] = {}
         self._folder = folder  # removed with the federation
+        self.partition = dict(partition or {})  # its name and settings, where they are known
         # Sorted by (client, validation): client k's training samples, then its validation samples.
         key = assignment.client.astype(np.int64) * 2 + assignment.validation
         self._order = np.argsort(key, kind="stable")
@@ -125,7 +128,8 @@ class Federation:
         train, test_samples = Samples.write(Path(folder.name), "train", x, y), None
         if tested is not None:
             test_samples = Samples.write(Path(folder.name), "test", *tested)
-        return cls(train, test_samples, assignment, num_classes, transform, class_names, folder)
+        settings = describe_partition(partition)
+        return cls(train, test_samples, assignment, num_classes, transform, class_names, folder, settings)
 
     @classmethod
     def from_clients(
@@ -211,6 +215,14 @@ class Federation:
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy goes the same way, whoever makes it."""
         return Handle.open, (self.handle(),)
+
+    def digest(self) -> str:
+        """SHA-256 of the samples, the labels, and how they become a model's input; whoever has them."""
+        digest = hashlib.sha256(repr((self.num_classes, self.transform)).encode())
+        for part in (self.train, self.test):
+            if part is not None:
+                part.add_to(digest)
+        return digest.hexdigest()[:16]
 
     def temporary_folders(self) -> list[Path]:
         """Folders that go when this federation does."""

@@ -252,6 +252,13 @@ PARTITIONS: dict[str, type[Partition]] = {
 }
 
 
+def describe_partition(partition: Partition) -> dict[str, Any]:
+    """Its name and settings, as a recipe says them."""
+    names = {kind: name for name, kind in PARTITIONS.items()}
+    name = names.get(type(partition), type(partition).__qualname__)
+    return {"name": name, **{field.name: getattr(partition, field.name) for field in fields(partition)}}  # type: ignore[arg-type]
+
+
 def _numbered(ids: Ids, samples: int) -> Ints:
     """Each sample's client: the place of its id among the sorted ids."""
     if ids is None:

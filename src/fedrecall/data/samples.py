@@ -6,6 +6,7 @@ The files are plain `.npy`. Every process of a run maps the same pages, so the d
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import mmap
 import os
 import sys
@@ -18,6 +19,8 @@ from torch import Tensor
 from fedrecall.atomic_files import explain_write_errors
 from fedrecall.errors import InputError
 
+PIECE = 2**22  # bytes that are digested at a time
+MOST_DIGESTED = 2**30
 POPULATE_READ = 22  # of Linux's mman.h; Python has no name for it
 
 
@@ -50,6 +53,15 @@ class Samples:
     @property
     def files(self) -> tuple[Path, Path]:
         return self.x_path, self.y_path
+
+    def add_to(self, digest: hashlib._Hash) -> None:
+        """Labels and samples: all of them or, of more than a gigabyte, pieces evenly spread."""
+        digest.update(repr((self.x.shape, self.x.dtype.str)).encode())
+        digest.update(np.ascontiguousarray(self.y).data)
+        size = max(1, PIECE // max(1, self.x[0].nbytes)) if len(self.x) else 1
+        step = size * max(1, -(-self.x.nbytes // MOST_DIGESTED))
+        for start in range(0, len(self.x), step):
+            digest.update(np.ascontiguousarray(self.x[start : start + size]).data)
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """A batch as it is stored, and its labels: always a copy, so that its alignment is always the same."""

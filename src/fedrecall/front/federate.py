@@ -28,7 +28,7 @@ from fedrecall.recipe.settings import Local
 from fedrecall.rng import default_generator
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import finished_summary, is_run
-from fedrecall.simulation.resume import has_checkpoint
+from fedrecall.simulation.resume import has_checkpoint, weights_of
 from fedrecall.simulation.round import Experiment
 from fedrecall.vector import materialise
 
@@ -88,8 +88,11 @@ def federate(
     if resume and out is None:
         raise InputError("resume is given, but not out: the folder of the run to go on with")
     path = Path(out) if resume and out is not None and is_run(Path(out)) else None
-    experiment = Experiment(recipe, job, federation, metrics, resumed=path is not None and has_checkpoint(path))
+    given = isinstance(model, nn.Module)
+    resumed = path is not None and has_checkpoint(path)
+    experiment = Experiment(recipe, job, federation, metrics, resumed=resumed, given_weights=given)
     if path is not None:
+        experiment.weights = weights_of(path)  # those that the run began with, whatever the model has now
         done = finished_summary(path)
         if done is not None and done.get("recipe_sha256") == experiment.digest:
             return Run(path, make_model)

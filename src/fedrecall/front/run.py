@@ -12,6 +12,8 @@ from torch import nn
 from fedrecall.errors import InputError
 from fedrecall.front.execute import write_report
 from fedrecall.models.weights import read_weights
+from fedrecall.recipe.layers import load
+from fedrecall.recipe.recipe import FROM_PYTHON
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
 
@@ -35,13 +37,20 @@ class Run:
 
     def model(self) -> nn.Module:
         """The trained global model."""
-        if self._make_model is None:
+        model = self._make_model() if self._make_model else self._model_of_recipe()
+        model.load_state_dict(read_weights(self.path / files.MODEL))
+        return model.eval()
+
+    def _model_of_recipe(self) -> nn.Module:
+        """As the recipe names it, for the samples that the run had."""
+        recipe, data = load(str(self.path / files.RECIPE)), RunRecord(self.path).origin.get("data", {})
+        shape, classes = data.get("sample_shape"), data.get("classes")
+        if recipe.model["name"] == FROM_PYTHON["name"] or shape is None or classes is None:
             raise InputError(
                 f"{str(self.path)!r} does not say how its model is built; load {files.MODEL} into yours"
             )
-        model = self._make_model()
-        model.load_state_dict(read_weights(self.path / files.MODEL))
-        return model.eval()
+        model: nn.Module = recipe.create("model", sample_shape=tuple(shape), num_classes=classes)
+        return model
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page about this run and return where it is."""

@@ -153,15 +153,15 @@ def global_forgetting_from_best(earlier: np.ndarray, now: np.ndarray) -> float:
     return mean_of_known((earlier - now).max(axis=0))
 
 
-def probe_metrics(arrays: Mapping[str, np.ndarray], population: int) -> dict[str, float]:
-    """The metrics of a probe, from the arrays of its file."""
+def probe_metrics(arrays: Mapping[str, np.ndarray], measurable: int) -> dict[str, float]:
+    """The metrics of a probe, from the arrays of its file and how many clients have validation data."""
     models, data, after = arrays["models"], arrays["data"], arrays["after"]
     matrix = forgetting_matrix(arrays["before"], after)
     drops, rises = drops_and_rises(matrix, models, data)
     present, absent = present_and_absent(arrays["class_before"], arrays["class_after"], arrays["present"])
     metrics = {"forgetting": mean_forgetting(matrix, models, data)}
     if "own_before" in arrays:  # the columns are a sample
-        metrics["forgetting_se"] = standard_error(matrix, models, data, population)
+        metrics["forgetting_se"] = standard_error(matrix, models, data, measurable)
     metrics["learned"] = mean_of_known(learned_in_probe(arrays))
     metrics |= {"forgotten_drops": drops, "forgotten_rises": rises}
     metrics |= {"forgotten_present": present, "forgotten_absent": absent}

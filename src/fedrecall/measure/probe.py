@@ -76,7 +76,8 @@ class Probes(Watcher):
         clients = self._probe.clients_after()
         after = self._probe.accuracies(self._correct(round, clients), clients)["columns"]
         self.arrays = self._probe.arrays() | {"after_aggregation": after}
-        round.line |= forgetting.probe_metrics(self.arrays, self.federation.population)
+        measurable = len(np.unique(self.federation.owners()))
+        round.line |= forgetting.probe_metrics(self.arrays, measurable)
 
 
 class ProbedRound:

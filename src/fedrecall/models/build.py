@@ -35,6 +35,12 @@ def has_statistics(module: nn.Module) -> bool:
     return any(norm.running_mean is not None for norm in norms)
 
 
+def trains_otherwise(module: nn.Module) -> bool:
+    """Does it answer otherwise in training than in eval mode, by batch norm or dropout?"""
+    kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    return any(isinstance(inner, kinds) for inner in module.modules())
+
+
 def refuse_broken_convolutions(module: nn.Module) -> None:
     """oneDNN's gradient of a strided 1x1 convolution on few channels-last channels writes outside its memory
     (oneDNN issue 6035): the process may crash, or go on with wrong numbers."""

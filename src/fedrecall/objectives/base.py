@@ -35,6 +35,8 @@ class Objective:
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
         raise NotImplementedError
 
+    remedy: ClassVar[str] = ""  # how to give such clients a gradient, as the end of a sentence
+
     @property
     def mute_on_one_class(self) -> bool:
         """Is the gradient zero at a client that has one class only?"""
@@ -46,8 +48,7 @@ class Objective:
             return None
         return (
             f"{one_class_clients} of {clients} clients have one class only: the gradient of "
-            f"{type(self).__name__} is zero there, so they learn nothing (WSM's objective.smoothing above 0 gives "
-            "them a gradient)"
+            f"{type(self).__name__} is zero there, so they learn nothing{self.remedy}"
         )
 
 

@@ -24,7 +24,9 @@ class FedVLS(Objective):
 
     WSM + lam KL(global || local) over the absent classes
         + suppress sum_c beta_c log mean exp(f_c - log(C beta_c)),
-    the mean over the samples of the batch whose label is not c, the sum over the client's classes.
+    the mean over the samples of the batch whose label is not c, the sum over the client's classes. The authors'
+    code sets the label's own entries to zero before exp, so that they count as one in a mean over the whole batch,
+    and has log(beta + 1e-9). A client with one class moves only through batch norm or dropout.
     """
 
     lam: Annotated[Rate, "weight of the distillation"] = 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -25,6 +25,8 @@ class WSM(Objective):
 
     beta is the share of each class in the client's training labels, smoothed to (1 - lam) beta + lam / C.
     """
+
+    remedy: ClassVar[str] = " (objective.smoothing above 0 gives them a gradient)"
 
     tau: Annotated[float, "strength of the re-weighting; 0 is plain cross-entropy"] = 1.0
     smoothing: Annotated[float, "lam: the share of a uniform distribution mixed into beta"] = 0.0

@@ -124,6 +124,13 @@ class Recipe(Settings):
                 note_key(error, section, chosen["name"])
             raise
 
+    @property
+    def tested_rounds(self) -> int:
+        """How many last rounds are tested: as `evaluation.test_last` says; without it, or where it is more than
+        there are, a tenth of them and at most 100."""
+        wanted = self.evaluation.test_last
+        return min(100, -(-self.rounds // 10)) if wanted is None or wanted > self.rounds else wanted
+
     def tree(self) -> Tree:
         """As plain values, every key spelled out, those of a pair that were not chosen left out."""
         return json.loads(self.model_dump_json(exclude_none=True))  # type: ignore[no-any-return]
@@ -131,12 +138,14 @@ class Recipe(Settings):
     def yaml(self) -> str:
         return yaml.safe_dump(self.tree(), sort_keys=False, allow_unicode=True, width=100)
 
-    def digest(self, rounding: str = "") -> str:
+    def digest(self, rounding: str = "", weights: str | None = None) -> str:
         """The identity of the result: the hash of all that decides it. `rounding` names an engine whose bits are
-        its own."""
+        its own, `weights` is the digest of initial weights that were given."""
         tree = {key: value for key, value in self.tree().items() if key not in ("execution", "checkpoint")}
         if rounding:
             tree["engine"] = rounding
+        if weights:
+            tree["weights"] = weights
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 

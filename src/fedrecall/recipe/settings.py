@@ -159,9 +159,10 @@ class Evaluation(Settings):
         default=10,
         description="rounds between evaluations on the pooled validation data; the last round always is",
     )
-    test_last: Whole = Field(
-        default=100,
-        description="the test set is used in this many last rounds; the final accuracy is their mean; 0: never",
+    test_last: Whole | None = Field(
+        default=None,
+        description="the test set is used in this many last rounds; the final accuracy is their mean; 0: never "
+        "(default: the last tenth, at most 100)",
     )
     target: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None,

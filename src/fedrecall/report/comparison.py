@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,8 @@ from fedrecall.runs.reader import RunRecord, Tree
 from fedrecall.titles import Titles
 
 # Not part of what a method is: seeds, where it ran, and what only watches.
+CONTENT_NAMES = {**KEY_NAMES, "data.digest": "data", "model.structure": "model", "data.classes": "classes"}
+OWN = ("algorithm", "objective")  # the sections that are the method's
 ASIDE = ("seed", "partition.seed", "execution", "checkpoint", "forgetting", "evaluation.every")
 
 
@@ -46,10 +48,9 @@ class Method:
     @property
     def setting(self) -> str:
         """Equal where methods compare like for like: all but the method's own keys."""
-        flat = flatten(self.recipe)
-        return key_of(
-            {key: value for key, value in flat.items() if not key.startswith(("algorithm", "objective"))}
-        )
+        flat = {**flatten(made_of(self.runs[0]), "made of "), **flatten(self.recipe)}
+        flat = {key: value for key, value in flat.items() if not key.removeprefix("made of ").startswith(OWN)}
+        return key_of(flat)
 
     def values(self, key: str) -> list[float]:
         """A summary's number of each run, or what its lines of metrics say so far."""
@@ -76,14 +77,41 @@ MEANS = {"final_accuracy": "test_accuracy"}  # of the lines of metrics, for a ru
 def group(runs: list[RunRecord], titles: Titles) -> list[Method]:
     """The methods in the order in which they are given, with labels that tell them apart."""
     found: dict[str, Method] = {}
-    for run in runs:
-        method = found.setdefault(key_of(flatten(run.recipe)), Method([], [], titles))
+    for run, key in zip(runs, method_keys(runs)):
+        method = found.setdefault(key, Method([], [], titles))
         known = {other.seeds for other in method.runs}
         (method.repeats if run.seeds in known else method.runs).append(run)
     methods = list(found.values())
-    for method, label in zip(methods, labels([method.recipe for method in methods], titles)):
+    origins = [made_of(method.runs[0]) for method in methods]
+    for method, label in zip(methods, labels([method.recipe for method in methods], titles, origins)):
         method.label = label
     return methods
+
+
+def method_keys(runs: list[RunRecord]) -> list[str]:
+    """Equal for runs of one method: with recipes that differ in seeds only, and made of the same things.
+
+    A run of before origins were written counts as made of the same as the one other kind there is.
+    """
+    recipes = [key_of(flatten(run.recipe)) for run in runs]
+    origins = [key_of(flatten(made_of(run))) for run in runs]
+    kinds: dict[str, set[str]] = {}
+    for run, recipe, origin in zip(runs, recipes, origins):
+        kinds.setdefault(recipe, set()).update([origin] if run.origin else [])
+    found = []
+    for run, recipe, origin in zip(runs, recipes, origins):
+        known = kinds[recipe]
+        found.append(recipe + (origin if run.origin else next(iter(known)) if len(known) == 1 else ""))
+    return found
+
+
+def made_of(run: RunRecord) -> Tree:
+    """Its origin, as far as it tells a method from others of the same recipe: given weights are as a seed."""
+    found = {section: dict(value) for section, value in run.origin.items() if isinstance(value, dict)}
+    found.get("model", {}).pop("weights", None)
+    if run.recipe["partition"]["name"] != "python":  # then the recipe says it
+        found.pop("partition", None)
+    return found
 
 
 def key_of(flat: Tree) -> str:
@@ -93,6 +121,7 @@ def key_of(flat: Tree) -> str:
 
 
 def set_aside(key: str) -> bool:
+    key = key.removeprefix("made of ")
     return any(key == aside or key.startswith(f"{aside}.") for aside in ASIDE)
 
 
@@ -104,18 +133,26 @@ def flatten(tree: Tree, prefix: str = "") -> Tree:
     return flat
 
 
-def labels(recipes: list[Tree], titles: Titles) -> list[str]:
-    """The methods' names and, where two are the same, the settings in which they differ."""
+def labels(recipes: list[Tree], titles: Titles, origins: list[Tree] | None = None) -> list[str]:
+    """The methods' names and, where two are the same, the settings in which they differ; if their recipes are the
+    same, what they were made of."""
     names = [titles.method(recipe) for recipe in recipes]
-    flats = [flatten(recipe) for recipe in recipes]
-    counts = Counter(names)
+    settings = [flatten(recipe) for recipe in recipes]
+    contents = [flatten(origin) for origin in origins] if origins else [{} for _ in recipes]
     found = []
-    for name, flat in zip(names, flats):
-        namesakes = [other for other_name, other in zip(names, flats) if other_name == name]
-        differing = sorted({key for other in namesakes for key in differences(flat, other)}, key=list(flat).index)
-        words = [f"{KEY_NAMES.get(key, key.rpartition('.')[2])} {in_words(flat[key])}" for key in differing]
-        found.append(f"{name}, {', '.join(words)}" if counts[name] > 1 and words else name)
+    for at, name in enumerate(names):
+        namesakes = [other for other, other_name in enumerate(names) if other_name == name and other != at]
+        words = differing_words(settings[at], [settings[other] for other in namesakes])
+        same = [contents[other] for other in namesakes if not differences(settings[at], settings[other])]
+        words += differing_words(contents[at], same, CONTENT_NAMES)
+        found.append(f"{name}, {', '.join(words)}" if words else name)
     return found
+
+
+def differing_words(flat: Tree, others: list[Tree], names: Mapping[str, str] = KEY_NAMES) -> list[str]:
+    """The keys and values of `flat` in which it differs from any of the others, in words."""
+    keys = {key for other in others for key in differences(flat, other)}
+    return [f"{names.get(key, key.rpartition('.')[2])} {in_words(flat[key])}" for key in flat if key in keys]
 
 
 def differences(flat: Tree, other: Tree) -> list[str]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedrecall.report.comparison import Method, blocks, same_seeds
+from fedrecall.report.comparison import Method, blocks, differences, flatten, key_of, made_of, same_seeds
 from fedrecall.report.wording import count_of, join_words, percent
 from fedrecall.runs.reader import RunRecord, is_number
 
@@ -88,11 +88,24 @@ def _few_samples(methods: list[Method]) -> Iterator[str]:
             )
 
 
+def _made_of_other_things(methods: list[Method]) -> Iterator[str]:
+    """Runs whose recipes differ in seeds alone, and which are not one method all the same."""
+    for at, method in enumerate(methods):
+        for other in methods[:at]:
+            if key_of(flatten(method.recipe)) == key_of(flatten(other.recipe)):
+                first, second = flatten(made_of(other.runs[0])), flatten(made_of(method.runs[0]))
+                keys = dict.fromkeys([*differences(first, second), *differences(second, first)])
+                what = join_words(dict.fromkeys(key.partition(".")[0] for key in keys))
+                both = f"{other.label} and {method.label}"
+                yield f"{both} have the same recipe but not the same {what}: two methods."
+
+
 def _of_all(methods: list[Method]) -> Iterator[str]:
     yield from _few_samples(methods)
     rivals = [method for method in methods if not method.bound]
     if len(rivals) > 1 and all(len(method.runs) == 1 for method in rivals):
         yield "One seed each: part of a difference between methods may be chance."
+    yield from _made_of_other_things(methods)
     for block in blocks(methods):
         if len(block) > 1 and not same_seeds(block):
             yield f"The seeds of {join_words(method.label for method in block)} are not the same."

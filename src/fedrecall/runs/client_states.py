@@ -6,7 +6,6 @@ resumed run and a late reply then change nothing. Only clients that have taken p
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from safetensors.torch import save_file
 
 from fedrecall.atomic_files import flush, explain_write_errors, replace_file
 from fedrecall.errors import InputError
-from fedrecall.vector import Tensors
+from fedrecall.vector import Tensors, tensors_digest
 
 
 class States(Protocol):
@@ -47,7 +46,7 @@ class StateFiles:
             with safe_open(path, framework="pt") as file:
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 noted = (file.metadata() or {}).get("sha256")
-            if noted not in (None, checksum(state)):
+            if noted not in (None, tensors_digest(state)):
                 raise ValueError
         except (OSError, ValueError, RuntimeError, SafetensorError):
             raise lost(client, version, path) from None
@@ -61,7 +60,7 @@ class StateFiles:
         with explain_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path, flushed=False) as beside:  # there are many: `flush` waits for those that count
-            save_file(kept, beside, {"sha256": checksum(kept)})
+            save_file(kept, beside, {"sha256": tensors_digest(kept)})
         return round
 
     def check(self, versions: Mapping[int, int]) -> None:
@@ -148,15 +147,6 @@ class StateTable:
         named = any(table.get(client) == version for table in (self.versions, *self._kept))
         if version and not named:
             self.files.delete(client, version)
-
-
-def checksum(state: Tensors) -> str:
-    """Of names, types, shapes and values."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(state.items()):
-        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def lost(client: int, version: int, path: Path) -> InputError:

@@ -8,7 +8,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 from fedrecall.atomic_files import flush, remove_leftovers, explain_write_errors, write_error, replace_file, write_text
 
+
+
+Tree = dict[str, Any]
 
 
 class RunFolder:
@@ -83,13 +86,16 @@ class RunFolder:
         except OSError as error:
             raise write_error(self.path / files.LOCK, error) from None
 
-    def cut_back(self, round: int) -> None:
+    def cut_back(self, round: int, as_scheduled: Callable[[str, Tree], Tree] = lambda name, line: line) -> None:
         """Drop what was written of later rounds, half lines too, so that no round is there twice.
 
-        Nothing is dropped before all files are found good up to this round.
+        `as_scheduled` gives back what stays of a file's line; nothing of it, and the line goes. Nothing is dropped
+        before all files are found good up to this round.
         """
         kept = {name: lines_until(self.path / name, round) for name in files.LINES if (self.path / name).exists()}
         refuse_gaps(self.path / files.METRICS, kept.get(files.METRICS, []), round)
+        for name in kept:
+            kept[name] = [line for line in (as_scheduled(name, line) for line in kept[name]) if line]
         for name, lines in kept.items():
             self.write_text(name, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
         for number, path in files.probe_files(self.path).items():
@@ -97,6 +103,9 @@ class RunFolder:
                 path.unlink()
         for folder in (self.path, self.path / files.FORGETTING):
             remove_leftovers(folder)
+
+    def delete(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
 
     def write_text(self, name: str, text: str) -> Path:
         """Written beside and renamed, so that a reader never sees half a file."""

@@ -40,6 +40,11 @@ class RunRecord:
         return recipe
 
     @cached_property
+    def origin(self) -> Tree:
+        """What the run was made of, by section of the recipe; nothing in runs of before that was written."""
+        return read_tree(self.path / files.ORIGIN, json_value, schema.ORIGIN) or {}
+
+    @cached_property
     def summary(self) -> Tree:
         return read_tree(self.path / files.SUMMARY, json_value, schema.SUMMARY) or {}
 
@@ -117,9 +122,11 @@ class RunRecord:
         return int(self.metrics[-1]["round"])
 
     @property
-    def seeds(self) -> tuple[Any, Any]:
-        """The seeds of the run and of its partition: what may differ between runs of one method."""
-        return self.recipe.get("seed"), self.recipe.get("partition", {}).get("seed")
+    def seeds(self) -> tuple[Any, Any, Any]:
+        """The seeds of the run and of its partition, and the weights that it was given: what may differ between
+        runs of one method."""
+        partition = self.recipe.get("partition", {}).get("seed", self.origin.get("partition", {}).get("seed"))
+        return self.recipe.get("seed"), partition, self.origin.get("model", {}).get("weights")
 
     @property
     def diverged(self) -> int | None:
@@ -185,7 +192,7 @@ def find_runs(paths: list[Path]) -> list[Path]:
 def load(path: Path) -> RunRecord:
     """Read all of a run's folder at once, so that what is damaged is found before anything is made of it."""
     run = RunRecord(path)
-    _ = run.recipe, run.summary
+    _ = run.recipe, run.summary, run.origin
     if not run.metrics:
         raise InputError(f"the run {str(path)!r} has no finished round yet: there is nothing to report")
     _ = run.card, run.environment, run.events, run.clients, run.class_counts

@@ -63,6 +63,13 @@ SUMMARY: dict[str, Test] = {
     "final_accuracy_rounds": whole,
     "status": text,
 }
+ORIGIN: dict[str, Test] = {
+    **dict.fromkeys(("data", "partition", "model", "objective", "algorithm"), tree),
+    **dict.fromkeys(("data.digest", "model.structure", "model.weights"), text),
+    **dict.fromkeys(("model.code", "objective.code", "algorithm.code"), tree),
+    "data.sample_shape": listing,
+    "data.classes": whole,
+}
 CARD: dict[str, Test] = {
     **dict.fromkeys(("clients", "classes", "one_class_clients.count"), whole),
     **dict.fromkeys(("one_class_clients", "samples", "validation_size"), tree),

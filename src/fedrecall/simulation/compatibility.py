@@ -34,7 +34,7 @@ def refuse_local_statistics(recipe: Recipe, job: Job, federation: Federation) ->
             f"batch_norm is 'local', but algorithm {recipe.algorithm['name']!r} has one client with all data: "
             "'average' was expected"
         )
-    if federation.test is not None and recipe.evaluation.test_last:
+    if federation.test is not None and recipe.tested_rounds:
         raise InputError(
             "batch_norm is 'local': every client has statistics of its own, so there is no one model to test on "
             "the pooled test set; say evaluation.test_last=0"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,13 @@ class Journal:
         self.folder = folder
         self.warnings: list[str] = []
         self.dropped_updates = 0
+
+    def recall(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Take up what was said before a run was resumed."""
+        for event in events:
+            if event.get("event") == "warning":
+                self.warnings.append(str(event.get("message")))
+            self.dropped_updates += event.get("event") == "dropped"
 
     def warn(self, t: int, warning: str | None) -> None:
         """Once for each thing that the user should know."""

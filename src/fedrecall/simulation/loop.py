@@ -16,8 +16,9 @@ from fedrecall.runs.environment import environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import read_lines
 from fedrecall.simulation.early_stopping import Best
-from fedrecall.simulation.failure_advice import add_advice
+from fedrecall.simulation.failure_advice import add_advice, how_to_resume
 from fedrecall.simulation.journal import Journal
+from fedrecall.simulation.origin import describe_origin
 from fedrecall.simulation.round import Experiment
 from fedrecall.simulation.summary import summarise
 from fedrecall.vector import Tensors
@@ -129,7 +130,7 @@ class Loop:
         return summary
 
     def _resume(self) -> str:
-        return f"fedrecall resume {self.folder.path}"
+        return how_to_resume(self.recipe, self.folder.path)
 
     def _describe(self) -> None:
         """Write what will be run."""
@@ -139,17 +140,25 @@ class Loop:
         folder.write_json(files.ENVIRONMENT, environment())
         federation.assignment.save(folder.path, federation.training_counts())
         folder.write_json(files.CARD, partition)
+        folder.write_json(
+            files.ORIGIN,
+            describe_origin(self.experiment.job, federation, self.experiment.flat.module, self.experiment.weights),
+        )
         for warning in self.experiment.warnings(partition["one_class_clients"]["count"]):
             self.journal.warn(0, warning)
 
     def _recall(self) -> None:
         """Put the folder back to the state of the checkpoint, and recall what was measured until then."""
         round, folder = self.done.round, self.folder
-        folder.cut_back(round)  # which refuses damaged files, before anything is deleted
+        # Damaged files are refused before anything is deleted. A run that becomes longer forgets what it measured
+        # only because a round was among its last.
+        folder.cut_back(round, self.experiment.evaluator.as_scheduled)
+        folder.delete(files.SUMMARY)
         folder.write_text(files.RECIPE, self.recipe.yaml())
         kept = checkpoint.drop_after(folder.path / files.CHECKPOINTS, round)
         self.states.restore([point.versions for point in kept])
         folder.event("resume", round, f"resumed after round {round}")
+        self.journal.recall(read_lines(folder.path / files.EVENTS))
         self.experiment.evaluator.recall(read_lines(folder.path / files.CLIENTS))
         for line in read_lines(folder.path / files.METRICS):
             self.best.see(line)
@@ -182,7 +191,7 @@ class Loop:
             return {}
         found: dict[str, Any] = {"stopped_early": stopped, "best_round": self.best.round}
         found |= {"best_value": self.best.value, "kept_round": self.best.round if keeps_best else t}
-        tested = recipe.evaluation.test_last and experiment.federation.test is not None
+        tested = recipe.tested_rounds and experiment.federation.test is not None
         if tested and not experiment.algorithm.personal:
             model = self.best_model or self._model()
             self.engine.publish(t, {"w": model["w"]}, model)
@@ -198,8 +207,9 @@ class Loop:
             model = self.best_model or self._model()
             flat.load(model["w"], model)
             self.folder.save_model(flat.state_dict())
-        if dropped:
-            self.journal.warn(self.done.round, f"{dropped} updates were not finite and left out: see events.jsonl")
+        warnings = list(self.journal.warnings)
+        if dropped:  # not an event of its own: each of them is one
+            warnings.append(f"{dropped} updates were not finite and left out: see {files.EVENTS}")
         lines = read_lines(self.folder.path / files.METRICS)  # read again, not kept: a long run has many
         summary = {
             **summarise(lines, self.recipe, seconds),
@@ -210,7 +220,7 @@ class Loop:
             "workers": self.engine.workers,
             "recipe_sha256": self.experiment.digest,
             "dropped_updates": dropped,
-            "warnings": self.journal.warnings,
+            "warnings": warnings,
         }
         self.folder.write_json(files.SUMMARY, summary)
         return summary

@@ -53,6 +53,12 @@ def is_complete(path: Path, round: int) -> bool:
     return summary is not None and summary.get("rounds_done") == round
 
 
+def weights_of(path: Path) -> str | None:
+    """The digest of the weights that a run was given to start from; None if it was given none."""
+    weights: str | None = RunRecord(path).origin.get("model", {}).get("weights")
+    return weights
+
+
 def has_checkpoint(path: Path) -> bool:
     return bool(checkpoint.notes(path / files.CHECKPOINTS))
 
@@ -61,7 +67,7 @@ def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
     """An engine that rounds in its own way; all others are alike."""
     before = Recipe(**{**experiment.recipe.tree(), "rounds": point.recipe["rounds"]})
     own = [kind.name for kind in ENGINES.values() if kind.own_rounding]
-    began = next((name for name in own if point.recipe_sha256 == before.digest(name)), "")
+    began = next((name for name in own if point.recipe_sha256 == before.digest(name, experiment.weights)), "")
     goes_on = experiment.engine.rounding
     if began != goes_on:
         raise InputError(
@@ -135,6 +141,7 @@ def go_on(
     """Resume the run in a folder; its summary."""
     folder.lock()
     try:
+        experiment.weights = weights_of(folder.path)
         point, notes = starting_point(folder.path, experiment, force=force)
         if point is None:  # it never came to its first checkpoint
             folder.cut_back(0)

@@ -22,7 +22,7 @@ from fedrecall.measure.probe import Probes
 from fedrecall.measure.training_cost import TrainingCost
 from fedrecall.measure.user_metrics import UserMetric
 from fedrecall.measure.watcher import Round, Watcher
-from fedrecall.models.build import check_outputs, has_statistics, least_samples
+from fedrecall.models.build import check_outputs, has_statistics, least_samples, trains_otherwise
 from fedrecall.models.weights import load_weights
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.rng import stream
@@ -32,7 +32,7 @@ from fedrecall.simulation.aggregation import updated_buffers, updated_server
 from fedrecall.simulation.compatibility import refuse_combination
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
 from fedrecall.simulation.journal import Journal
-from fedrecall.vector import Tensors
+from fedrecall.vector import Tensors, tensors_digest
 
 
 def sample_clients(seed: int, round: int, population: int, count: int) -> list[int]:
@@ -61,27 +61,35 @@ class Experiment:
         metrics: Mapping[str, UserMetric] | None = None,
         *,
         resumed: bool = False,
+        given_weights: bool = False,
     ) -> None:
         self.recipe, self.job, self.federation = recipe, job, federation
         self.algorithm = job.algorithm
         self.flat = job.build_model(federation)
+        self.payload = self.flat.payload
         check_outputs(self.flat, federation)
         refuse_combination(recipe, job, federation, self.flat)
         self.population = Population(federation.population, len(federation.pool("train")[1]))
         self.count = clients_per_round(recipe, federation.population)
         steps = recipe.rounds * self.count * self._steps_of(0)
         self.engine = choose(recipe.execution, job, self.flat.module, self.count, steps)
-        self.digest = recipe.digest(self.engine.rounding)
         self.evaluator = Evaluator(recipe, job, federation, metrics)
         if recipe.stop.patience or recipe.keep == "best":
             own, has_validation = self.evaluator.user_metrics, self.evaluator.has_validation
             refuse_unknown_metric(recipe.stop, own, has_validation=has_validation)
         if recipe.init and not resumed:  # a checkpoint has what they became
             load_weights(self.flat.module, Path(recipe.init))
+        given = given_weights or recipe.init is not None
+        self.weights = tensors_digest(self.flat.state_dict())[:16] if given else None  # where they were given
         self.probes = Probes(recipe, federation, self.evaluator)
         cost = TrainingCost(self.algorithm, recipe.local, self.flat, federation)
         cost.looks_at_updates = self.evaluator.evaluates
         self.measures: list[Watcher] = [cost, self.evaluator, self.probes]  # in the order of a line's metrics
+
+    @property
+    def digest(self) -> str:
+        """The identity of the run's result."""
+        return self.recipe.digest(self.engine.rounding, self.weights)
 
     def first_state(self, start: Checkpoint | None) -> RoundState:
         """The state before the next round: that of a checkpoint, or the initial one."""
@@ -116,7 +124,7 @@ class Experiment:
         """The round after a state: the state after it, and all that was seen of it."""
         clock, watchers = [time.perf_counter()], [*self.measures, *callbacks]
         round = self.publish(state, states, watchers)
-        sums, accepted = Sums(), dict[int, int]()
+        sums, accepted, bytes_up = Sums(), dict[int, int](), 0
         for result in self.engine.run(round.tasks):  # client updates
             assert not isinstance(result, EvaluateResult)
             journal.warn(round.number, result.note)
@@ -128,6 +136,7 @@ class Experiment:
                     states.discard(client, version)
                 continue
             good.add_to(sums, self.algorithm)
+            bytes_up += self.payload.bytes(good.sent, good.buffers)
             accepted |= good.states()
             for watcher in watchers:
                 watcher.result(round, good)
@@ -135,7 +144,7 @@ class Experiment:
 
         if not sums.samples:
             raise DivergedError(f"no client's update of round {round.number} was finite")
-        round.line = self._line(round, sums)
+        round.line = self._line(round, sums, bytes_up)
         round.server = updated_server(self.algorithm, state.server, sums, self.population)  # server update
         round.buffers = updated_buffers(state.buffers, sums)
         states.propose(accepted)
@@ -150,7 +159,7 @@ class Experiment:
         states.settle()
         return RoundState(round.number, round.server, round.buffers), round
 
-    def _line(self, round: Round, sums: Sums) -> dict[str, Any]:
+    def _line(self, round: Round, sums: Sums, bytes_up: int) -> dict[str, Any]:
         """The first entries of the round's line of metrics."""
         clients = [task.client for task in round.tasks if task.client not in (EVERYONE, *round.dropped)]
         return {
@@ -158,15 +167,15 @@ class Experiment:
             "clients": clients,
             "lr": round.lr,
             "train_loss": sums.mean_loss(),
-            **self._traffic(len(round.tasks), sums.bytes, round.sent, round.buffers),
+            **self._traffic(len(round.tasks), bytes_up, round.sent, round.buffers),
         }
 
     def _traffic(self, clients: int, up: int, broadcast: Tensors, buffers: Tensors) -> dict[str, int]:
         """Bytes of the tensors that travel in a round, all clients together."""
         if self.algorithm.pooled or self.algorithm.personal:  # the bounds exchange nothing
             return {"bytes_up": 0, "bytes_down": 0}
-        sent = broadcast if self.job.own_buffers else {**broadcast, **buffers}
-        return {"bytes_up": up, "bytes_down": clients * sum(tensor.nbytes for tensor in sent.values())}
+        down = self.payload.bytes(broadcast, {} if self.job.own_buffers else buffers)
+        return {"bytes_up": up, "bytes_down": clients * down}
 
     def tasks(self, t: int, lr: float, states: StateTable) -> list[TrainTask]:
         """The round's training, a task a client, in the order of the sum."""
@@ -189,8 +198,25 @@ class Experiment:
     def warnings(self, one_class_clients: int) -> Iterator[str]:
         """Sentences that the user should know before trusting the result."""
         note = self.job.objective.note(one_class_clients, self.federation.population)
-        if note and not self.algorithm.pooled:
+        # A model in training that differs from its teacher in eval mode is pulled towards it from the first step.
+        taught = "teacher" in self.job.objective.needs and trains_otherwise(self.flat.module)
+        if note and not self.algorithm.pooled and not taught:
             yield note
+        if (
+            self.count == 1
+            and self.federation.population > 1
+            and not (self.algorithm.pooled or self.algorithm.personal)
+        ):
+            yield (
+                f"each round has one of {self.federation.population} clients, so nothing is averaged: set "
+                "clients_per_round or participation"
+            )
+        wanted = self.recipe.evaluation.test_last
+        if wanted is not None and wanted > self.recipe.rounds:
+            yield (
+                f"evaluation.test_last is {wanted}, but there are {self.recipe.rounds} rounds: the final accuracy "
+                f"is over the last {self.recipe.tested_rounds}"
+            )
         late = [t for t in self.recipe.forgetting.rounds or () if t > self.recipe.rounds]
         if late:
             yield f"forgetting.rounds has {late}, but there are {self.recipe.rounds} rounds"

@@ -14,18 +14,20 @@ Lines = list[dict[str, Any]]
 def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
     """From the lines of metrics. The final accuracy is the mean test accuracy of the last rounds."""
 
-    def measured(key: str) -> list[float]:
+    def measured(key: str, among: Lines = lines) -> list[float]:
         # Of a resumed run, what was not a number is null.
-        return [line[key] for line in lines if line.get(key) is not None and np.isfinite(line[key])]
+        return [line[key] for line in among if line.get(key) is not None and np.isfinite(line[key])]
 
     def mean(key: str) -> float | None:
         return float(np.mean(measured(key))) if measured(key) else None
 
-    tested, validated = measured("test_accuracy"), measured("val_accuracy")
+    # A run that was made longer tested other rounds before.
+    last = [line for line in lines if line["round"] > recipe.rounds - recipe.tested_rounds]
+    tested, validated = measured("test_accuracy", last), measured("val_accuracy")
     return {
         "status": "finished",
         "rounds": recipe.rounds,
-        "final_accuracy": mean("test_accuracy"),
+        "final_accuracy": float(np.mean(tested)) if tested else None,
         "final_accuracy_sd": float(np.std(tested)) if tested else None,
         "final_accuracy_rounds": len(tested),
         "last_val_accuracy": validated[-1] if validated else None,

@@ -214,6 +214,10 @@ def encoded(found: set[str], classes: int | None) -> tuple[list[str], dict[str, 
         number = {word: int(word) for word in words}
         if min(number.values()) < 0:
             raise InputError(f"a label is {min(number.values())}; whole numbers from 0 were expected")
+        if min(number.values()) > 0 and classes is None:  # from 1, say: a class 0 that nobody has would mislead
+            class_count([np.array([len(words) - 1])], (), None)
+            place = ranks(found)
+            return sorted(words, key=int), place
         count = class_count([np.array(list(number.values()))], (), classes)
         return [str(c) for c in range(count)], number
     if not any(math.isnan(as_number(word)) and word.lower() != "nan" for word in words):

@@ -1,0 +1,62 @@
+"""What a run was made of, beyond the words of its recipe: the content of its data, its model and user code.
+
+A recipe says `data.path: my.npz` or `model: python`; runs with equal recipes may still be different experiments.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from fedrecall.client.work import Job
+from fedrecall.data.federation import Federation
+from fedrecall.user_code import source_of
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def describe_origin(job: Job, federation: Federation, module: nn.Module, weights: str | None) -> dict[str, Any]:
+    """The content of `origin.json`, by section of the recipe. `weights` is the digest of those that were given."""
+    model = {
+        "structure": structure_digest(module),
+        "code": code_digests([job.model, *map(type, module.modules())]),
+    }
+    return {
+        "data": {
+            "digest": federation.digest(),
+            "sample_shape": list(federation.sample_shape),
+            "classes": federation.num_classes,
+        },
+        "partition": dict(federation.partition),
+        "model": {**model, **({"weights": weights} if weights else {})},
+        "objective": {"code": code_digests([type(job.objective)])},
+        "algorithm": {"code": code_digests([type(job.algorithm)])},
+    }
+
+
+def structure_digest(module: nn.Module) -> str:
+    """Of the modules and the shapes of their tensors, whatever their values."""
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    shapes = [(name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad) for name, tensor in tensors]
+    return short_digest(ADDRESS.sub("", repr(module)) + repr(shapes))
+
+
+def code_digests(things: Iterable[Any]) -> dict[str, str]:
+    """Of the source of those that are the user's own, where it can be read; by name."""
+    found = {}
+    for thing in things:
+        while isinstance(thing, functools.partial):
+            thing = thing.func
+        source = source_of(thing)
+        if source is not None:
+            found[f"{thing.__module__}:{thing.__qualname__}"] = short_digest(source)
+    return dict(sorted(found.items()))
+
+
+def short_digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
