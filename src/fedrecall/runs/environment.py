@@ -1,0 +1,46 @@
+"""What the bits of a run depend on besides the recipe: the machine and its software."""
+
+from __future__ import annotations
+import contextlib
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+from safetensors.torch import save_file
+from fedrecall.errors import InputError
+from fedrecall.safe_parsing import json_value
+from fedrecall.vector import Tensors
+from fedrecall.version import __version__
+from fedrecall.atomic_files import flush, remove_leftovers, explain_write_errors, write_error, replace_file, write_text
+
+
+
+def environment() -> dict[str, Any]:
+    """The machine and the versions that the bits of a run depend on besides the recipe."""
+    return {
+        "fedrecall": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": f"{sys.platform} {platform.machine()}",
+        "cpu": cpu_name(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

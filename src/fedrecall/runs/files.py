@@ -1,0 +1,35 @@
+"""The names of what a run leaves in its folder, spelled here and nowhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+RECIPE = "recipe.yaml"
+ENVIRONMENT = "environment.json"
+ORIGIN = "origin.json"
+METRICS = "metrics.jsonl"
+TIMINGS = "timings.jsonl"
+CLIENTS = "clients.jsonl"
+EVENTS = "events.jsonl"
+CARD = "partition.json"
+PARTITION = "partition.npz"
+MODEL = "model.safetensors"
+SUMMARY = "summary.json"
+REPORT = "report.html"
+LOCK = "lock"
+
+FORGETTING = "forgetting"
+CHECKPOINTS = "checkpoints"
+STATES = "clients"
+
+LINES = (METRICS, TIMINGS, CLIENTS, EVENTS)  # a line a round, or a line an event
+
+
+def probe_file(run: Path, round: int) -> Path:
+    return run / FORGETTING / f"round-{round:05d}.npz"
+
+
+def probe_files(run: Path) -> dict[int, Path]:
+    """The files of the probed rounds, by round; a file whose name is not that of a round is not one."""
+    found = {path.stem.removeprefix("round-"): path for path in (run / FORGETTING).glob("round-*.npz")}
+    return dict(sorted((int(number), path) for number, path in found.items() if number.isdecimal()))
