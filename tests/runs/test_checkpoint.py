@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from fedrecall.runs import checkpoint
 from fedrecall import Federation, Iid, federate
 from fedrecall.recipe.settings import CheckpointTimes
+from fedrecall.runs import checkpoint
 
 
 def run(out: Path, **settings) -> Path:

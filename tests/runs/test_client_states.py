@@ -107,7 +107,12 @@ def test_a_state_without_tensors_has_no_file(store: StateTable) -> None:
 def test_clients_far_apart_do_not_share_a_file(store: StateTable) -> None:
     for client in (0, 999, 1000, 1_000_000):
         store.files.put(client, 1, state(client))
-    assert [store.files.get(client, 1)["c"][0].item() for client in (0, 999, 1000, 1_000_000)] == [0, 999, 1000, 1e6]
+    assert [store.files.get(client, 1)["c"][0].item() for client in (0, 999, 1000, 1_000_000)] == [
+        0,
+        999,
+        1000,
+        1e6,
+    ]
 
 
 def test_a_client_that_drops_its_state_has_none(store: StateTable) -> None:

@@ -323,7 +323,7 @@ def test_a_lengthened_run_that_is_stopped_is_not_finished(fedrecall, place, monk
 
 def test_warnings_and_dropped_updates_survive_a_resume(fedrecall, place, monkeypatch) -> None:
     Path("bad.py").write_text(BAD)
-    write(rounds=8, algorithm="bad:Bad", clients_per_round=2)
+    write(rounds=8, algorithm="bad:Bad", clients_per_round=3)
     assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
     stop_after(fedrecall, monkeypatch, 5, "run", "recipe.yaml", "--out", "stopped")
     assert fedrecall("resume", "stopped", "--quiet").code == 0
@@ -335,12 +335,27 @@ def test_warnings_and_dropped_updates_survive_a_resume(fedrecall, place, monkeyp
 
 BAD = """
 from dataclasses import dataclass
+from torch import zeros
 from fedrecall import FedAvg
 
 
 @dataclass(frozen=True)
 class Bad(FedAvg):
+    '''Who takes part for the first time in round 2 or 3 sends no numbers.'''
+
+    def init(self, x):
+        return {"w": x, "t": zeros(1)}
+
+    def init_client(self, x):
+        return {"n": zeros(1)}
+
+    def broadcast(self, server):
+        return server
+
     def finish(self, y, server, client, local, extra):
-        bad = local.samples and int(float(y.abs().sum()) * 1e6) % 4 == 0
-        return {"w": y * float("nan") if bad else y}, {}
+        bad = int(server["t"]) in (1, 2) and int(client["n"]) == 0
+        return {"w": y * float("nan") if bad else y}, {"n": client["n"] + 1}
+
+    def aggregate(self, server, sums, totals, population):
+        return {"w": sums["w"] / totals["w"], "t": server["t"] + 1}
 """

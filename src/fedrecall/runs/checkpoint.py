@@ -18,12 +18,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
+from fedrecall.atomic_files import explain_write_errors, remove_leftovers, replace_file, write_text
 from fedrecall.errors import InputError
-from fedrecall.safe_parsing import json_value
 from fedrecall.runs.client_states import StateFiles
+from fedrecall.safe_parsing import json_value
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
-from fedrecall.atomic_files import remove_leftovers, explain_write_errors, replace_file, write_text
 
 KEPT = 2
 NOTED = {"round", "sha256", "fedrecall", "recipe_sha256", "recipe"}

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedrecall.atomic_files import flush, explain_write_errors, replace_file
+from fedrecall.atomic_files import explain_write_errors, flush, replace_file
 from fedrecall.errors import InputError
 from fedrecall.vector import Tensors, tensors_digest
 

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
-import platform
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
-from fedrecall.runs import files
+from fedrecall.atomic_files import (
+    explain_write_errors,
+    flush,
+    remove_leftovers,
+    replace_file,
+    write_error,
+    write_text,
+)
 from fedrecall.errors import InputError
+from fedrecall.runs import files
 from fedrecall.runs.lines import as_json, lines_until, refuse_gaps
 from fedrecall.runs.reader import finished_summary
-from fedrecall.safe_parsing import json_value
 from fedrecall.vector import Tensors
-from fedrecall.version import __version__
-from fedrecall.atomic_files import flush, remove_leftovers, explain_write_errors, write_error, replace_file, write_text
-
-
 
 Tree = dict[str, Any]
 
@@ -158,25 +157,3 @@ class RunFolder:
             file.close()
         self._open.clear()
         self._lock.release(force=True)
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-

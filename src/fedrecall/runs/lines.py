@@ -1,26 +1,15 @@
 """The lines of a run's `.jsonl` files, and JSON as it is written here."""
 
 from __future__ import annotations
-import contextlib
+
 import json
 import math
-import os
-import platform
-import sys
 from collections.abc import Iterator, Mapping
-from io import FileIO
 from pathlib import Path
 from typing import Any
-import numpy as np
-import torch
-from filelock import FileLock, Timeout
-from safetensors.torch import save_file
+
 from fedrecall.errors import InputError
 from fedrecall.safe_parsing import json_value
-from fedrecall.vector import Tensors
-from fedrecall.version import __version__
-from fedrecall.atomic_files import flush, remove_leftovers, explain_write_errors, write_error, replace_file, write_text
-
 
 
 def as_json(value: Any, indent: int | None = None) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.errors import InputError
-from fedrecall.errors import short_repr
+from fedrecall.errors import InputError, short_repr
 
 Test = Callable[[Any], bool]
 
