@@ -120,7 +120,7 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, as are its states in `states`; and what is wrong with the later ones."""
+    """The newest checkpoint that is whole, as are its clients' states; and what is wrong with the later ones."""
     wrong: list[str] = []
     for note_path in reversed(notes(folder)):
         try:

@@ -1,7 +1,7 @@
 """The clients' state between rounds: one immutable file per (client, round), and which of them count.
 
-Workers write versions (`States`); the round loop decides which of them are current (`StateTable`). A dead worker, a
-resumed run and a late reply then change nothing. Only clients that have taken part have a file.
+Workers write versions (`States`); the round loop decides which of them are current (`StateTable`). A dead worker,
+a resumed run and a late reply then change nothing. Only clients that have taken part have a file.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class StateTable:
         self.files.flush({client: version for client, version in self.versions.items() if version > since})
 
     def propose(self, accepted: Mapping[int, int]) -> None:
-        """Make these versions (client -> version) current for the rest of the round, which may still be stopped."""
+        """Make these versions (by client) current for the rest of the round, which may still be stopped."""
         self._superseded = {client: self.version(client) for client in accepted}
         self.versions.update(accepted)
 
