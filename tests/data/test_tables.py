@@ -345,3 +345,12 @@ def test_a_parquet_file_that_unpacks_to_too_much_is_refused() -> None:
 
 def test_they_are_listed() -> None:
     assert (DATASETS["csv"], DATASETS["parquet"]) == (csv, parquet)
+
+
+def test_labels_that_begin_at_one_make_no_empty_class(tmp_path) -> None:
+    path = tmp_path / "my.csv"
+    path.write_text("a,label\n" + "".join(f"{i},{1 + i % 4}\n" for i in range(40)))
+    found = csv(str(path), label="label")
+    assert (found.num_classes, found.class_names) == (4, ("1", "2", "3", "4"))
+    assert set(found.y_train) | set(found.y_test) == {0, 1, 2, 3}
+    assert csv(str(path), label="label", classes=5).class_names == ("0", "1", "2", "3", "4")

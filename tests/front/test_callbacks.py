@@ -71,3 +71,12 @@ def test_an_error_in_a_callback_names_it_and_the_rounds_before_are_saved(tmp_pat
 def test_a_callback_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a callback is 3; a Watcher or a function"):
         run(tmp_path / "run", callbacks=[3])
+
+
+def test_an_interrupted_run_says_how_python_goes_on(tmp_path: Path) -> None:
+    def interrupt(line: dict) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"go on with: federate\(.., out='.*run', resume=True\)"):
+        run(tmp_path / "run", callbacks=[interrupt])
+    assert len(run(tmp_path / "run", resume=True).metrics) == 3
