@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,7 +64,15 @@ def write_error(path: Path, error: OSError) -> WriteError:
     return WriteError(f"the file {str(path)!r} cannot be written: {error.strerror or error}")
 
 
-def remove_leftovers(folder: Path) -> None:
+def remove_leftovers(folder: Path, below: Path) -> None:
     """Delete files that a killed process had not written to their end."""
     for path in folder.glob(LEFTOVERS):
-        path.unlink(missing_ok=True)
+        delete_file(path, below)
+
+
+def delete_file(path: Path, below: Path) -> None:
+    """Delete a regular file that really lies below a folder: nothing that a link leads to, nor the link."""
+    with contextlib.suppress(FileNotFoundError):
+        inside = path.parent.resolve().is_relative_to(below.resolve())
+        if inside and stat.S_ISREG(path.lstat().st_mode):
+            path.unlink()

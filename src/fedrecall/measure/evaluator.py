@@ -22,12 +22,10 @@ from fedrecall.measure.user_metrics import UserMetric, evaluate, user_metrics
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.rng import stream
-from fedrecall.runs import files
 from fedrecall.runs.client_states import StateTable
 
 PART = 1024  # samples of one evaluation task
 MOST_CLIENTS = 500  # on a line of clients.jsonl
-EVALUATED = ("val_", "held_out_", "global_forgetting", "update_")  # metrics of evaluated rounds begin so
 PREFIX = {"validation": "val", "held_out": "held_out", "test": "test"}
 
 Line = dict[str, Any]
@@ -59,24 +57,10 @@ class Evaluator(Watcher):
             if classes is not None:
                 self._global_forgetting(class_accuracies(line["round"], classes, self.federation.num_classes))
 
-    def as_scheduled(self, name: str, line: Line) -> Line:
-        """A line of a run's files as it is written when this many rounds are run: a shorter run evaluated and
-        tested its last ones."""
-        t = line["round"]
-        if name == files.CLIENTS:
-            return line if self.evaluates(t) else {}
-        off: tuple[str, ...] = () if self.evaluates(t) else EVALUATED
-        off += () if "test" in self.due(t) else ("test_",)
-        return {key: value for key, value in line.items() if not key.startswith(off)} if off else line
-
-    def evaluates(self, t: int) -> bool:
-        """Is it an evaluated round?"""
-        return t % self.recipe.evaluation.every == 0 or t == self.recipe.rounds
-
     def due(self, t: int) -> list[str]:
         """The data that the models of this round are evaluated on."""
         recipe, splits = self.recipe, []
-        if self.evaluates(t):
+        if self.recipe.evaluates(t):
             splits += ["validation"] if self.has_validation else []
             splits += ["held_out"] if self.federation.assignment.held_out else []
         if t > recipe.rounds - recipe.tested_rounds and self.federation.test is not None:

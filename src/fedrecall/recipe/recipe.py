@@ -124,6 +124,10 @@ class Recipe(Settings):
                 note_key(error, section, chosen["name"])
             raise
 
+    def evaluates(self, round: int) -> bool:
+        """Is it an evaluated round?"""
+        return round % self.evaluation.every == 0 or round == self.rounds
+
     @property
     def tested_rounds(self) -> int:
         """How many last rounds are tested: as `evaluation.test_last` says; without it, or where it is more than
@@ -137,6 +141,13 @@ class Recipe(Settings):
 
     def yaml(self) -> str:
         return yaml.safe_dump(self.tree(), sort_keys=False, allow_unicode=True, width=100)
+
+    def method_digest(self) -> str:
+        """The hash of all that decides each round: the digest without how many rounds there are."""
+        tree = {
+            key: value for key, value in self.tree().items() if key not in ("execution", "checkpoint", "rounds")
+        }
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
     def digest(self, rounding: str = "", weights: str | None = None) -> str:
         """The identity of the result: the hash of all that decides it. `rounding` names an engine whose bits are

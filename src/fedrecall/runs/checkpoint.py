@@ -16,17 +16,20 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load
+from safetensors.torch import save as save_tensors
 
-from fedrecall.atomic_files import explain_write_errors, remove_leftovers, replace_file, write_text
+from fedrecall.atomic_files import delete_file, explain_write_errors, remove_leftovers, replace_file, write_text
 from fedrecall.errors import InputError
 from fedrecall.runs.client_states import StateFiles
+from fedrecall.runs.records import Noted
 from fedrecall.safe_parsing import json_value
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 
 KEPT = 2
 NOTED = {"round", "sha256", "fedrecall", "recipe_sha256", "recipe"}
+SINCE = {"records"}  # that older notes lack
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Checkpoint:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     fedrecall: str = __version__
     best: Tensors = field(default_factory=dict)  # the best model so far, where that is kept
+    records: Noted = field(default_factory=dict)  # of the files with a line a round, up to this one
 
 
 def save(folder: Path, point: Checkpoint) -> None:
@@ -57,24 +61,32 @@ def save(folder: Path, point: Checkpoint) -> None:
     path = folder / f"round-{point.round:06d}.safetensors"
     with explain_write_errors(path):
         folder.mkdir(exist_ok=True)
+    content = save_tensors(tensors)
     with replace_file(path) as beside:
-        save_file(tensors, beside)
+        beside.write_bytes(content)
     try:
         note = {
             "round": point.round,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "sha256": hashlib.sha256(content).hexdigest(),
             "fedrecall": point.fedrecall,
             "recipe_sha256": point.recipe_sha256,
             "recipe": point.recipe,
+            "records": point.records,
         }
         write_text(path.with_suffix(".json"), json.dumps({**note, "note_sha256": checksum(note)}) + "\n")
     except BaseException:  # without its note it is room that is lost
         with contextlib.suppress(OSError):
             path.unlink()
         raise
+    read(path.with_suffix(".json"))  # before an older one goes: is this one on the disk as it should be?
     for old in notes(folder)[:-KEPT]:
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+        delete(old)
+
+
+def delete(note_path: Path) -> None:
+    """A checkpoint: its note first, without which it is none."""
+    for path in (note_path, note_path.with_suffix(".safetensors")):
+        delete_file(path, note_path.parent.parent)
 
 
 def checksum(note: Mapping[str, Any]) -> str:
@@ -103,7 +115,7 @@ def read(note_path: Path) -> Checkpoint:
             groups[group][key] = tensor
         digest, recipe, made_by = note["recipe_sha256"], note["recipe"], note["fedrecall"]
         return Checkpoint(int(note["round"]), **groups, versions=versions, recipe_sha256=digest, recipe=recipe,
-                          fedrecall=made_by)  # fmt: skip
+                          fedrecall=made_by, records=note.get("records", {}))  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error) if isinstance(error, InputError) else type(error).__name__
         raise InputError(f"the checkpoint {str(path)!r} is damaged: {reason}") from None
@@ -114,7 +126,11 @@ def read_note(path: Path) -> dict[str, Any]:
     if not isinstance(note, dict) or not isinstance(note.get("recipe"), dict):
         raise InputError("its note has no recipe")
     own = note.pop("note_sha256", None)  # notes had none at first, and then no other key than these
-    if set(note) != NOTED or own not in (None, checksum(note)) or f"round-{note['round']:06d}" != path.stem:
+    if (
+        set(note) - SINCE != NOTED
+        or own not in (None, checksum(note))
+        or f"round-{note['round']:06d}" != path.stem
+    ):
         raise InputError("its note is not as it was written")
     return note
 
@@ -142,12 +158,11 @@ def drop_after(folder: Path, round: int) -> list[Checkpoint]:
         except InputError:
             point = None
         if point is None or point.round > round:
-            note_path.unlink()
-            note_path.with_suffix(".safetensors").unlink(missing_ok=True)
+            delete(note_path)
         else:
             kept.append(point)
     for path in folder.glob("round-*.safetensors"):  # of a process that was killed before it wrote the note
         if not path.with_suffix(".json").exists():
-            path.unlink()
-    remove_leftovers(folder)
+            delete_file(path, folder.parent)
+    remove_leftovers(folder, folder.parent)
     return kept

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedrecall.atomic_files import explain_write_errors, flush, replace_file
+from fedrecall.atomic_files import delete_file, explain_write_errors, flush, replace_file
 from fedrecall.errors import InputError
 from fedrecall.vector import Tensors, tensors_digest
 
@@ -64,14 +64,9 @@ class StateFiles:
         return round
 
     def check(self, versions: Mapping[int, int]) -> None:
-        """Are the files of these states there, and as long as they say? Values are checked when they are read."""
+        """Are the files of these states there, with the values that were written?"""
         for client, version in versions.items():
-            path = self.path(client, version)
-            try:
-                with safe_open(path, framework="pt"):
-                    pass
-            except (OSError, SafetensorError):
-                raise lost(client, version, path) from None
+            self.get(client, version)
 
     def flush(self, versions: Mapping[int, int]) -> None:
         """Wait until these states are on the disk."""
@@ -81,14 +76,14 @@ class StateFiles:
                 flush(path)
 
     def delete(self, client: int, version: int) -> None:
-        self.path(client, version).unlink(missing_ok=True)
+        delete_file(self.path(client, version), self.folder.parent)
 
     def delete_others(self, tables: Sequence[Mapping[int, int]]) -> None:
         """Delete all files that none of these tables names."""
         named = {self.path(client, version) for table in tables for client, version in table.items()}
         for path in self.folder.glob("*/*"):
             if path not in named:
-                path.unlink()
+                delete_file(path, self.folder.parent)
 
 
 class StateTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
 from fedrecall.atomic_files import (
+    delete_file,
     explain_write_errors,
     flush,
     remove_leftovers,
@@ -26,9 +27,8 @@ from fedrecall.errors import InputError
 from fedrecall.runs import files
 from fedrecall.runs.lines import as_json, lines_until, refuse_gaps
 from fedrecall.runs.reader import finished_summary
+from fedrecall.runs.records import Records
 from fedrecall.vector import Tensors
-
-Tree = dict[str, Any]
 
 
 class RunFolder:
@@ -38,6 +38,7 @@ class RunFolder:
         self.path = path
         self._open: dict[str, FileIO] = {}
         self._lock = FileLock(path / files.LOCK)
+        self.records = Records(path)
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
@@ -85,26 +86,24 @@ class RunFolder:
         except OSError as error:
             raise write_error(self.path / files.LOCK, error) from None
 
-    def cut_back(self, round: int, as_scheduled: Callable[[str, Tree], Tree] = lambda name, line: line) -> None:
+    def cut_back(self, round: int) -> None:
         """Drop what was written of later rounds, half lines too, so that no round is there twice.
 
-        `as_scheduled` gives back what stays of a file's line; nothing of it, and the line goes. Nothing is dropped
-        before all files are found good up to this round.
+        Nothing is dropped before all files are found good up to this round.
         """
         kept = {name: lines_until(self.path / name, round) for name in files.LINES if (self.path / name).exists()}
         refuse_gaps(self.path / files.METRICS, kept.get(files.METRICS, []), round)
-        for name in kept:
-            kept[name] = [line for line in (as_scheduled(name, line) for line in kept[name]) if line]
         for name, lines in kept.items():
             self.write_text(name, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
         for number, path in files.probe_files(self.path).items():
             if number > round:
-                path.unlink()
+                delete_file(path, self.path)
         for folder in (self.path, self.path / files.FORGETTING):
-            remove_leftovers(folder)
+            remove_leftovers(folder, self.path)
+        self.records.recall()
 
     def delete(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
+        delete_file(self.path / name, self.path)
 
     def write_text(self, name: str, text: str) -> Path:
         """Written beside and renamed, so that a reader never sees half a file."""
@@ -122,14 +121,15 @@ class RunFolder:
                 # Without a buffer, which would keep what a full disk refuses and fail again when it is closed.
                 self._open[name] = path.open("ab", buffering=0)
         file = self._open[name]
-        end = file.seek(0, os.SEEK_END)
+        end, left = file.seek(0, os.SEEK_END), text
         try:
-            while text:
-                text = text[file.write(text) :]
+            while left:
+                left = left[file.write(left) :]
         except OSError as error:
             with contextlib.suppress(OSError):
                 file.truncate(end)
             raise write_error(path, error) from None
+        self.records.add(name, text)
 
     def flush(self) -> None:
         """All lines on the disk, before a checkpoint that counts on them."""
@@ -151,6 +151,7 @@ class RunFolder:
             path.parent.mkdir(exist_ok=True)
         with replace_file(path) as beside:
             np.savez_compressed(beside, **arrays)  # type: ignore[arg-type]
+        self.records.add(str(path.relative_to(self.path)), path.read_bytes())
 
     def close(self) -> None:
         for file in self._open.values():

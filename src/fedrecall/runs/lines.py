@@ -66,7 +66,7 @@ def refuse_gaps(path: Path, lines: list[dict[str, Any]], round: int) -> None:
         wrong = [key for key, value in line.items() if not is_metric(key, value)]
         if wrong:
             raise InputError(f"{str(path)!r} is damaged: {wrong[0]!r} of round {line['round']} is not a number")
-    if rounds != sorted(set(rounds)) or (rounds or [0])[-1] != round:
+    if rounds != list(range(1, round + 1)):
         raise InputError(
             f"{str(path)!r} is damaged: it does not have the rounds up to {round}, each once and in their order; "
             "put it back from a copy"

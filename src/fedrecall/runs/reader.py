@@ -199,6 +199,15 @@ def load(path: Path) -> RunRecord:
     return run
 
 
+def has_partition(path: Path) -> bool:
+    """Does the run say who has what, in files that can be read?"""
+    try:
+        run = RunRecord(path)
+        return bool(run.card) and run.class_counts is not None
+    except InputError:
+        return False
+
+
 def finished_summary(path: Path) -> Tree | None:
     """The summary of a run that came to its end; None of any other, and of one that cannot be read."""
     try:

@@ -68,6 +68,7 @@ ORIGIN: dict[str, Test] = {
     **dict.fromkeys(("model.code", "objective.code", "algorithm.code"), tree),
     "data.sample_shape": listing,
     "data.classes": whole,
+    "recipe": text,
 }
 CARD: dict[str, Test] = {
     **dict.fromkeys(("clients", "classes", "one_class_clients.count"), whole),

@@ -15,6 +15,7 @@ from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.runs.environment import environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import read_lines
+from fedrecall.runs.reader import has_partition
 from fedrecall.simulation.early_stopping import Best
 from fedrecall.simulation.failure_advice import add_advice, how_to_resume
 from fedrecall.simulation.journal import Journal
@@ -134,34 +135,44 @@ class Loop:
 
     def _describe(self) -> None:
         """Write what will be run."""
-        federation, folder = self.experiment.federation, self.folder
-        partition = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
+        experiment, folder = self.experiment, self.folder
+        federation = experiment.federation
         folder.write_text(files.RECIPE, self.recipe.yaml())
         folder.write_json(files.ENVIRONMENT, environment())
-        federation.assignment.save(folder.path, federation.training_counts())
-        folder.write_json(files.CARD, partition)
-        folder.write_json(
-            files.ORIGIN,
-            describe_origin(self.experiment.job, federation, self.experiment.flat.module, self.experiment.weights),
+        partition = self._describe_partition()
+        origin = describe_origin(
+            self.recipe, experiment.job, federation, experiment.flat.module, experiment.weights
         )
+        folder.write_json(files.ORIGIN, origin)
         for warning in self.experiment.warnings(partition["one_class_clients"]["count"]):
             self.journal.warn(0, warning)
+
+    def _describe_partition(self) -> dict[str, Any]:
+        """Write who has what; the card."""
+        federation = self.experiment.federation
+        described = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
+        federation.assignment.save(self.folder.path, federation.training_counts())
+        self.folder.write_json(files.CARD, described)
+        return described
 
     def _recall(self) -> None:
         """Put the folder back to the state of the checkpoint, and recall what was measured until then."""
         round, folder = self.done.round, self.folder
-        # Damaged files are refused before anything is deleted. A run that becomes longer forgets what it measured
-        # only because a round was among its last.
-        folder.cut_back(round, self.experiment.evaluator.as_scheduled)
+        folder.cut_back(round)  # which refuses damaged files, before anything is deleted
         folder.delete(files.SUMMARY)
         folder.write_text(files.RECIPE, self.recipe.yaml())
         kept = checkpoint.drop_after(folder.path / files.CHECKPOINTS, round)
         self.states.restore([point.versions for point in kept])
+        if not has_partition(folder.path):
+            self._describe_partition()
         folder.event("resume", round, f"resumed after round {round}")
         self.journal.recall(read_lines(folder.path / files.EVENTS))
-        self.experiment.evaluator.recall(read_lines(folder.path / files.CLIENTS))
+        # A run that becomes longer does not count what it measured only because a round was among its last.
+        by_client = read_lines(folder.path / files.CLIENTS)
+        self.experiment.evaluator.recall([line for line in by_client if self.recipe.evaluates(line["round"])])
         for line in read_lines(folder.path / files.METRICS):
-            self.best.see(line)
+            if self.recipe.evaluates(line["round"]):
+                self.best.see(line)
 
     def _save(self) -> None:
         self.folder.flush()
@@ -174,6 +185,7 @@ class Loop:
             self.experiment.digest,
             self.recipe.tree(),
             best=self.best_model,
+            records=self.folder.records.note(),
         )
         checkpoint.save(self.folder.path / files.CHECKPOINTS, point)
         self.states.keep(checkpoint.KEPT)

@@ -15,18 +15,22 @@ from torch import nn
 
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
+from fedrecall.recipe.recipe import Recipe
 from fedrecall.user_code import source_of
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def describe_origin(job: Job, federation: Federation, module: nn.Module, weights: str | None) -> dict[str, Any]:
+def describe_origin(
+    recipe: Recipe, job: Job, federation: Federation, module: nn.Module, weights: str | None
+) -> dict[str, Any]:
     """The content of `origin.json`, by section of the recipe. `weights` is the digest of those that were given."""
     model = {
         "structure": structure_digest(module),
         "code": code_digests([job.model, *map(type, module.modules())]),
     }
     return {
+        "recipe": recipe.method_digest(),
         "data": {
             "digest": federation.digest(),
             "sample_shape": list(federation.sample_shape),

@@ -12,7 +12,9 @@ from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.runs.folder import RunFolder
+from fedrecall.runs.reader import RunRecord
 from fedrecall.simulation.journal import Journal
+from fedrecall.simulation.resume import refuse_other, refuse_other_data
 from fedrecall.simulation.round import Experiment, RoundState
 from fedrecall.vector import Tensors
 
@@ -42,6 +44,7 @@ class StatesBeside(StateFiles):
 
 def replay(run: Path, experiment: Experiment, round: int, client: int) -> Replayed:
     """Train a client of a round again, from the newest checkpoint before it. Rounds between are played first."""
+    refuse_other_run(run, experiment)
     if not 1 <= round <= experiment.recipe.rounds:
         raise InputError(f"the round is {round}; one from 1 to {experiment.recipe.rounds} was expected")
     point = newest_before(run / files.CHECKPOINTS, round)
@@ -61,6 +64,17 @@ def replay(run: Path, experiment: Experiment, round: int, client: int) -> Replay
     update = experiment.algorithm.update(result.sent, sent)
     norm = None if update is None else float(update.norm())
     return Replayed(round, client, result.loss, result.steps, norm)
+
+
+def refuse_other_run(run: Path, experiment: Experiment) -> None:
+    """With another recipe, or other data, it would be another client."""
+    began = RunRecord(run).origin.get("recipe")
+    point, _ = checkpoint.newest(run / files.CHECKPOINTS)
+    if point is not None:
+        refuse_other(point, experiment.recipe, advice="put it back")
+    elif began not in (None, experiment.recipe.method_digest()):
+        raise InputError(f"the recipe in {str(run)!r} is not the one that the run began with; put it back")
+    refuse_other_data(run, experiment)
 
 
 def newest_before(folder: Path, round: int) -> Checkpoint | None:

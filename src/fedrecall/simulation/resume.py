@@ -16,6 +16,7 @@ from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.environment import environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import RunRecord, finished_summary
+from fedrecall.runs.records import check_records
 from fedrecall.simulation.loop import carry_out
 from fedrecall.simulation.round import Experiment
 from fedrecall.version import __version__
@@ -29,16 +30,17 @@ def starting_point(
 ) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint that an experiment goes on from (None: there is none yet), and what the user should know."""
     point, notes = checkpoint.newest(path / files.CHECKPOINTS, StateFiles(path / files.STATES))
-    if point is None and notes and not force:
-        raise InputError(f"no checkpoint is whole: {notes[0]}; --force starts the run again from its beginning")
+    recipe = experiment.recipe
+    if point is None and not force:
+        refuse_to_start_again(path, recipe, notes)
     notes += other_environment(path)
     if point is None:
         return None, notes
-    recipe = experiment.recipe
+    notes += check_records(path, point.records, point.round, force=force)
     if not force:
         refuse_other(point, recipe)
         refuse_other_engine(point, experiment)
-        refuse_other_partition(path, experiment)
+        refuse_other_data(path, experiment)
     refuse_other_model(point, experiment)
     if point.round >= recipe.rounds and (point.round > recipe.rounds or is_complete(path, point.round)):
         raise InputError(f"the run in {str(path)!r} has all its {recipe.rounds} rounds; rounds=N makes it longer")
@@ -51,6 +53,19 @@ def is_complete(path: Path, round: int) -> bool:
     """Was the run ended after this round, with all that is written then?"""
     summary = finished_summary(path)
     return summary is not None and summary.get("rounds_done") == round
+
+
+def refuse_to_start_again(path: Path, recipe: Recipe, damaged: Sequence[str]) -> None:
+    """Without a checkpoint a run begins again; not where that would erase what cannot be made again so."""
+    again = "--force starts the run again from its beginning"
+    if damaged:
+        raise InputError(f"no checkpoint is whole: {damaged[0]}; {again}")
+    run = RunRecord(path)
+    if run.finished:
+        raise InputError(f"the run in {str(path)!r} is finished, but its checkpoints are gone; {again}")
+    began = run.origin.get("recipe")
+    if began not in (None, recipe.method_digest()):
+        raise InputError(f"the recipe in {str(path)!r} is not the one that the run began with; {again}")
 
 
 def weights_of(path: Path) -> str | None:
@@ -76,13 +91,18 @@ def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
         )
 
 
-def refuse_other_partition(path: Path, experiment: Experiment) -> None:
-    """Data from Python, or in files, may have changed since; who has what is noted in the folder."""
+def refuse_other_data(path: Path, experiment: Experiment) -> None:
+    """Data from Python, or in files, may have changed since; what they were, and who had what, is noted."""
+    run, federation = RunRecord(path), experiment.federation
     try:
-        card = RunRecord(path).card
-    except InputError:
+        who, what = run.card.get("digest"), run.origin.get("data", {}).get("digest")
+    except InputError:  # they are written anew
         return
-    if card and card.get("digest") != experiment.federation.assignment.digest():
+    if what not in (None, federation.digest()):
+        raise InputError(
+            f"the data are not those that the run in {str(path)!r} began with; --force goes on all the same"
+        )
+    if who not in (None, federation.assignment.digest()):
         raise InputError(
             f"the clients do not have the samples that they had when the run in {str(path)!r} began; "
             "--force goes on all the same"
@@ -98,16 +118,16 @@ def refuse_other_model(point: Checkpoint, experiment: Experiment) -> None:
             raise InputError(f"the model is not the run's: {'; '.join(differences(before, after))}")
 
 
-def refuse_other(point: Checkpoint, recipe: Recipe) -> None:
+def refuse_other(point: Checkpoint, recipe: Recipe, advice: str = "--force goes on all the same") -> None:
     """Another recipe or another version of fedrecall would not be the same run."""
     if point.fedrecall != __version__:
         raise InputError(
             f"the run was made by fedrecall {point.fedrecall} and this is {__version__}: its rounds may differ; "
-            "--force goes on all the same"
+            f"{advice}"
         )
     changed = list(differences(point.recipe, recipe.tree()))
     if changed:
-        raise InputError(f"the recipe is not the run's: {'; '.join(changed)}; --force goes on all the same")
+        raise InputError(f"the recipe is not the run's: {'; '.join(changed)}; {advice}")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -83,7 +83,7 @@ class Experiment:
         self.weights = tensors_digest(self.flat.state_dict())[:16] if given else None  # where they were given
         self.probes = Probes(recipe, federation, self.evaluator)
         cost = TrainingCost(self.algorithm, recipe.local, self.flat, federation)
-        cost.looks_at_updates = self.evaluator.evaluates
+        cost.looks_at_updates = self.recipe.evaluates
         self.measures: list[Watcher] = [cost, self.evaluator, self.probes]  # in the order of a line's metrics
 
     @property

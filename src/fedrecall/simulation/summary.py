@@ -14,28 +14,38 @@ Lines = list[dict[str, Any]]
 def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
     """From the lines of metrics. The final accuracy is the mean test accuracy of the last rounds."""
 
-    def measured(key: str, among: Lines = lines) -> list[float]:
-        # Of a resumed run, what was not a number is null.
-        return [line[key] for line in among if line.get(key) is not None and np.isfinite(line[key])]
-
-    def mean(key: str) -> float | None:
-        return float(np.mean(measured(key))) if measured(key) else None
-
-    # A run that was made longer tested other rounds before.
+    # A run that was made longer evaluated and tested other rounds before.
+    lines = [without_evaluation(line, recipe) for line in lines]
     last = [line for line in lines if line["round"] > recipe.rounds - recipe.tested_rounds]
-    tested, validated = measured("test_accuracy", last), measured("val_accuracy")
+    tested, validated = measured("test_accuracy", last), measured("val_accuracy", lines)
     return {
         "status": "finished",
         "rounds": recipe.rounds,
-        "final_accuracy": float(np.mean(tested)) if tested else None,
+        "final_accuracy": mean(tested),
         "final_accuracy_sd": float(np.std(tested)) if tested else None,
         "final_accuracy_rounds": len(tested),
         "last_val_accuracy": validated[-1] if validated else None,
-        "forgetting": mean("forgetting"),
-        "learned": mean("learned"),
+        "forgetting": mean(measured("forgetting", lines)),
+        "learned": mean(measured("learned", lines)),
         **({} if recipe.evaluation.target is None else to_target(lines, recipe.evaluation.target)),
         "seconds": round(seconds, 3),
     }
+
+
+def measured(key: str, lines: Lines) -> list[float]:
+    """The values of a metric; of a resumed run, what was not a number is null."""
+    return [line[key] for line in lines if line.get(key) is not None and np.isfinite(line[key])]
+
+
+def mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def without_evaluation(line: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
+    """A line without what was measured on validation data, if its round is not an evaluated one."""
+    if recipe.evaluates(line["round"]):
+        return line
+    return {key: value for key, value in line.items() if not key.startswith("val_")}
 
 
 def to_target(lines: Lines, target: float) -> dict[str, Any]:

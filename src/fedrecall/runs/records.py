@@ -1,0 +1,81 @@
+"""Digests of what a run has recorded, by which a checkpoint tells whether its records are as they were."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedrecall.errors import InputError
+from fedrecall.runs import files
+
+NEEDED = (files.METRICS, files.CLIENTS)  # later numbers depend on them
+
+Noted = Mapping[str, Mapping[str, Any]]  # by file: its bytes and their SHA-256
+
+
+@dataclass
+class Digest:
+    """Of all that a file holds so far."""
+
+    length: int = 0
+    sha256: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, content: bytes) -> None:
+        self.length += len(content)
+        self.sha256.update(content)
+
+    def note(self) -> dict[str, Any]:
+        return {"bytes": self.length, "sha256": self.sha256.hexdigest()}
+
+
+class Records:
+    """Of each file of a run that is recorded while it goes."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._digests: dict[str, Digest] = {}
+
+    def add(self, name: str, content: bytes) -> None:
+        """What was appended to a file, or written to it."""
+        self._digests.setdefault(name, Digest()).add(content)
+
+    def recall(self) -> None:
+        """Take up what is in a folder, as it is now."""
+        paths = [self.run / name for name in files.LINES] + list(files.probe_files(self.run).values())
+        self._digests = {}
+        for path in paths:
+            if path.is_file():
+                self.add(str(path.relative_to(self.run)), path.read_bytes())
+
+    def note(self) -> dict[str, dict[str, Any]]:
+        """For a checkpoint."""
+        return {name: digest.note() for name, digest in sorted(self._digests.items())}
+
+
+def changed_since(run: Path, noted: Noted) -> list[str]:
+    """The recorded files that do not begin with what was noted, or are not there."""
+    found = []
+    for name, note in noted.items():
+        path = run / name
+        try:
+            content = path.read_bytes()[: note["bytes"]] if path.is_file() else b""
+        except OSError:
+            content = b""
+        if len(content) != note["bytes"] or hashlib.sha256(content).hexdigest() != note["sha256"]:
+            found.append(name)
+    return found
+
+
+def check_records(run: Path, noted: Noted, round: int, *, force: bool) -> list[str]:
+    """Sentences about records that are not as they were; an `InputError` where later numbers depend on them."""
+    changed = changed_since(run, noted)
+    needed = [name for name in changed if name in NEEDED]
+    if needed and not force:
+        raise InputError(
+            f"{str(run / needed[0])!r} is missing or not as it was after round {round}, and later numbers depend "
+            "on it; put it back from a copy, or --force goes on all the same"
+        )
+    return [f"{name} is missing or not as it was after round {round}" for name in changed]
