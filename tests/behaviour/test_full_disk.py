@@ -185,7 +185,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     with replace_file(tmp_path / "a.npz") as beside:
         beside.write_text("mine")
     beside.write_text("half")  # as SIGKILL leaves it
-    remove_leftovers(tmp_path)
+    remove_leftovers(tmp_path, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["a.npz"]
 
 

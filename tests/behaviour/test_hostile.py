@@ -185,6 +185,19 @@ def no_whole_checkpoint() -> None:
         path.write_bytes(struct.pack("<Q", 2**62) + b"{")
 
 
+def without_records(change: Callable[[], None]) -> Callable[[], None]:
+    """As a run of before checkpoints noted what their records are."""
+
+    def write() -> None:
+        for path in Path("run/checkpoints").glob("*.json"):
+            note = json.loads(path.read_text())
+            del note["records"], note["note_sha256"]
+            path.write_text(json.dumps(note))
+        change()
+
+    return write
+
+
 def line_changed(number: int, new: str, name: str = "metrics.jsonl") -> Callable[[], None]:
     def write() -> None:
         path = Path("run", name)
@@ -239,31 +252,43 @@ FILES: dict[str, tuple[Callable[[], None], tuple[str, ...], str]] = {
         f"no checkpoint is whole: the checkpoint '{NEWEST}.safetensors' is damaged: its checksum is another than "
         "noted; --force starts the run again from its beginning\n",
     ),
-    "client states with a bit turned": (spoil_states, RESUME, "the state of client "),
+    "client states with a bit turned": (spoil_states, RESUME, "no checkpoint is whole: the state of client "),
+    "a digit of a metric changed": (
+        line_changed(2, '{"round": 2, "val_accuracy": 0.5}'),
+        RESUME,
+        "'run/metrics.jsonl' is missing or not as it was after round 3, and later numbers depend on it; put it "
+        "back from a copy, or --force goes on all the same\n",
+    ),
+    "no lines of clients": (
+        lambda: Path("run/clients.jsonl").unlink(),
+        RESUME,
+        "'run/clients.jsonl' is missing or not as it was after round 3, and later numbers depend on it; put it "
+        "back from a copy, or --force goes on all the same\n",
+    ),
     "half a line in the middle": (
-        line_changed(2, '{"round": 2, "cli'),
+        without_records(line_changed(2, '{"round": 2, "cli')),
         RESUME,
         "line 2 of 'run/metrics.jsonl' is damaged, and the run goes on after round 3; put the file back from a "
         "copy, or take that line out\n",
     ),
     "a round twice": (
-        line_changed(2, '{"round": 1}'),
+        without_records(line_changed(2, '{"round": 1}')),
         RESUME,
         "'run/metrics.jsonl' is damaged: it does not have the rounds up to 3, each once and in their order; put "
         "it back from a copy\n",
     ),
     "a list for an accuracy": (
-        line_changed(2, '{"round": 2, "val_class_accuracy": [0.5, [], 1]}', "clients.jsonl"),
+        without_records(line_changed(2, '{"round": 2, "val_class_accuracy": [0.5, [], 1]}', "clients.jsonl")),
         RESUME,
         "clients.jsonl is damaged: round 2 has no accuracies of 3 classes\n",
     ),
     "too few accuracies": (
-        line_changed(2, '{"round": 2, "val_class_accuracy": [0.5]}', "clients.jsonl"),
+        without_records(line_changed(2, '{"round": 2, "val_class_accuracy": [0.5]}', "clients.jsonl")),
         RESUME,
         "clients.jsonl is damaged: round 2 has no accuracies of 3 classes\n",
     ),
     "markup for a metric": (
-        line_changed(2, '{"round": 2, "val_accuracy": "<b>"}'),
+        without_records(line_changed(2, '{"round": 2, "val_accuracy": "<b>"}')),
         RESUME,
         "'run/metrics.jsonl' is damaged: 'val_accuracy' of round 2 is not a number\n",
     ),

@@ -17,8 +17,9 @@ from fedrecall.runs import files
 @click.option("--round", "round_", type=int, required=True, metavar="R", help="The round, counted from 1.")
 @click.option("--client", type=int, required=True, metavar="C", help="One of that round's clients.")
 @data_option
+@click.option("--force", is_flag=True, help="Also with another recipe or other data than the run's.")
 @json_option
-def replay(run: Path, round_: int, client: int, data: str | None, as_json: bool) -> None:
+def replay(run: Path, round_: int, client: int, data: str | None, force: bool, as_json: bool) -> None:
     """Train one client of a round of RUN again in this process, where breakpoint() works.
 
     It starts from the newest checkpoint before the round. Nothing in the folder RUN is changed.
@@ -35,7 +36,7 @@ def replay(run: Path, round_: int, client: int, data: str | None, as_json: bool)
     loaded = load_recipe(str(run / files.RECIPE), (), here)
     later = newest_before(run / files.CHECKPOINTS, round_) is not None
     experiment = recipe_experiment(loaded, load_federation(loaded), resumed=later)
-    replayed = train_again(run, experiment, round_, client)
+    replayed = train_again(run, experiment, round_, client, force=force)
     if as_json:
         click.echo(json.dumps(asdict(replayed)))
         return

@@ -42,9 +42,10 @@ class StatesBeside(StateFiles):
         return super().get(client, version) if mine else self.run.get(client, version)
 
 
-def replay(run: Path, experiment: Experiment, round: int, client: int) -> Replayed:
+def replay(run: Path, experiment: Experiment, round: int, client: int, *, force: bool = False) -> Replayed:
     """Train a client of a round again, from the newest checkpoint before it. Rounds between are played first."""
-    refuse_other_run(run, experiment)
+    if not force:
+        refuse_other_run(run, experiment)
     if not 1 <= round <= experiment.recipe.rounds:
         raise InputError(f"the round is {round}; one from 1 to {experiment.recipe.rounds} was expected")
     point = newest_before(run / files.CHECKPOINTS, round)
@@ -71,9 +72,11 @@ def refuse_other_run(run: Path, experiment: Experiment) -> None:
     began = RunRecord(run).origin.get("recipe")
     point, _ = checkpoint.newest(run / files.CHECKPOINTS)
     if point is not None:
-        refuse_other(point, experiment.recipe, advice="put it back")
+        refuse_other(point, experiment.recipe, advice="--force replays all the same")
     elif began not in (None, experiment.recipe.method_digest()):
-        raise InputError(f"the recipe in {str(run)!r} is not the one that the run began with; put it back")
+        raise InputError(
+            f"the recipe in {str(run)!r} is not the one that the run began with; --force replays all the same"
+        )
     refuse_other_data(run, experiment)
 
 
