@@ -10,9 +10,10 @@ from zlib import crc32
 
 from fedrecall.titles import Titles
 
-# No orange and no blue, which are for what is forgotten and gained. Neighbours differ in lightness too, so that
-# colour-blind readers can tell them apart; seven colours and four dashes are 28 different lines, also in grey.
-COLOURS = ("#1E8449", "#B5179E", "#A09A00", "#6D4FC2", "#12A5A0", "#8E2043", "#6FBF2E")
+# No orange and no blue, which are for what is forgotten and gained. Those of one dash differ in lightness or in
+# blue, so that colour-blind readers can tell them apart; seven colours and four dashes are 28 different lines,
+# also in grey.
+COLOURS = ("#1E8449", "#B5179E", "#A09A00", "#12A5A0", "#6D4FC2", "#6FBF2E", "#8E2043")
 DASHES = ("solid", "dash", "dot", "dashdot")
 GREY = "#888888"  # of bounds
 

@@ -39,7 +39,7 @@ def number(value: Any) -> str:
 
 def in_words(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {in_words(inner)}" for key, inner in value.items())
+        return ", ".join(f"{str(key).replace('_', ' ')} {in_words(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(in_words, value))
     if isinstance(value, int | float) and not isinstance(value, bool):
