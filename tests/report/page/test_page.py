@@ -92,16 +92,16 @@ def test_the_means_of_seeds_are_drawn_with_a_band(tmp_path: Path, make_run: Call
     figure = charts.metric_figure(group([load(run) for run in runs], titles()), "test_accuracy", "")
     assert figure
     low, high, mean = (trace["y"] for trace in figure["data"])
-    assert mean == [0.5, 0.5]
-    assert low == [0.35858, 0.35858]  # 0.5 - 0.2 / sqrt(2)
-    assert high == [0.64142, 0.64142]
+    assert mean == [50, 50]  # percent
+    assert low == [35.858, 35.858]  # 50 - 20 / sqrt(2)
+    assert high == [64.142, 64.142]
 
 
 def test_clients_are_sorted_by_their_accuracy(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     figure = charts.client_accuracy_figure(group([load(make_run(tmp_path / "a", final=0.5))], titles()))
     assert figure
     (trace,) = figure["data"]
-    assert trace["y"] == [0.25, 0.5]  # one of the three has no validation data
+    assert trace["y"] == [25, 50]  # percent; one of the three has no validation data
     assert trace["x"] == [25, 75]
     assert [text.partition(":")[0] for text in trace["text"]] == ["client 2", "client 0"]
 

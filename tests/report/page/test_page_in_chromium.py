@@ -58,7 +58,7 @@ def test_hovering_a_matrix_shows_both_clients_their_labels_and_f(browser: Chromi
     text = browser.value("document.querySelector('#heatmaps .hovertext').textContent")
     assert re.search(r"model of client \d: .*cat \d+ %", text), text
     assert re.search(r"data of client \d: .*cat \d+ %", text), text
-    assert re.search(r"F = [+−]0\.\d{3}", text), text  # noqa: RUF001 - a minus sign
+    assert re.search(r"F = [+−]\d+\.\d points \(before \d+\.\d %, after \d+\.\d %\)", text), text  # noqa: RUF001
 
 
 def test_the_definition_of_a_metric_shows_when_pointed_at(browser: Chromium, page: Path) -> None:
@@ -83,8 +83,8 @@ def test_the_table_has_the_numbers_of_the_runs(browser: Chromium, page: Path) ->
     )
     named = {row[0]: row for row in rows}
     # 0.50 and 0.51, 0.60 and 0.61: the sample standard deviation of two numbers is their distance over sqrt(2).
-    assert named["FedAvg"][2] == "0.505 ± 0.007"
-    assert named["FedAvg + WSM"][2].startswith("0.605 ± 0.007")
+    assert named["FedAvg"][2] == "50.5 ± 0.7"
+    assert named["FedAvg + WSM"][2].startswith("60.5 ± 0.7")
     assert "★" in named["FedAvg + WSM"][2]
     for method, name in (("FedAvg", "cross_entropy"), ("FedAvg + WSM", "wsm")):
         lines = [
@@ -95,7 +95,7 @@ def test_the_table_has_the_numbers_of_the_runs(browser: Chromium, page: Path) ->
             for seed in (0, 1)
         ]
         means = [sum(x["forgetting"] for x in run if "forgetting" in x) / 2 for run in lines]  # two probes each
-        assert f"{sum(means) / 2:+.3f}" in " ".join(named[method])
+        assert f"{100 * sum(means) / 2:+.1f}" in " ".join(named[method])
 
 
 def test_a_metric_can_be_chosen_and_a_method_hidden(browser: Chromium, page: Path) -> None:
