@@ -32,6 +32,7 @@ from fedrecall.runs.reader import RunRecord, is_number
 Figure = dict[str, Any]
 MOST_CLIENTS = 12  # in a picture of them
 MOST_NAMED = 200  # whose classes are told
+MOST_TICKS = 10  # rounds that each have one
 LOST, GAINED = "#e88a4a", "#3a86c8"  # as in the matrices
 
 
@@ -62,7 +63,10 @@ def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
     vertical: Figure = {"title": with_unit(title, key)}
     if key in ("forgetting", "learned"):
         vertical["rangemode"] = "tozero"  # its sign is what matters
-    return {"data": traces, "layout": {"xaxis": {"title": "round"}, "yaxis": vertical}, "curves": True}
+    horizontal: Figure = {"title": "round"}
+    if max(int(line.rounds[-1]) for _, _, line in drawn) <= MOST_TICKS:
+        horizontal["dtick"] = 1  # there is no round 2.5
+    return {"data": traces, "layout": {"xaxis": horizontal, "yaxis": vertical}, "curves": True}
 
 
 def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list[Figure]:
