@@ -60,7 +60,7 @@ def test_a_flipped_bit_in_a_clients_state_means_the_older_checkpoint(runs: Path,
     done = resumed(fedrecall)
     assert (done.code, done.err) == (0, "")
     assert "the state of client" in done.out
-    events = [json.loads(line) for line in Path("run/events.jsonl").open()]
+    events = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
     assert [event["round"] for event in events if event["event"] == "resume"] == [4]
     for name in ("model.safetensors",):
         assert Path("run", name).read_bytes() == Path("whole", name).read_bytes()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from markupsafe import escape
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -98,6 +99,8 @@ def test_the_page_has_both_matrices_and_json_the_numbers_of_the_files(fedrecall)
     page = Path(result["report"]).read_text()
     drawn = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])
     assert [heatmap["method"] for heatmap in drawn["heatmaps"]] == [0, 1]
+    assert all(escape(sentence) in page for sentence in result["sentences"])
+    assert "Over the rounds" not in page  # of one round: single dots
     assert drawn["methods"] == ["FedAvg", "FedAvg + WSM"]
     for name, numbers in result["runs"].items():
         line = json.loads(Path(numbers["path"], "metrics.jsonl").read_text())

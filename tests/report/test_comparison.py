@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import json
 
 import pytest
 
 from fedrecall.recipe.names import titles
 from fedrecall.report.ablation import ablations
-from fedrecall.report.comparison import Method, best, blocks, group
-from fedrecall.report.headline import headline
-from fedrecall.report.tables import mean_and_deviation, result_table
+from fedrecall.report.comparison import blocks, competitors, group
+from fedrecall.report.tables import mean_and_deviation
 from fedrecall.report.warnings import warnings
 from fedrecall.runs.reader import load
 
 WSM = {"name": "wsm", "tau": 1.0, "smoothing": 0.0}
 
 
-@pytest.fixture
-def methods(tmp_path: Path, make_run: Callable[..., Path]) -> Callable[..., list[Method]]:
-    """The methods of runs that are given as keywords of `make_run`."""
-
-    def grouped(*runs: dict) -> list[Method]:
-        return group([load(make_run(tmp_path / str(n), **run)) for n, run in enumerate(runs)], titles())
-
-    return grouped
-
-
 def test_seeds_are_one_method_and_have_a_mean_and_a_deviation(methods) -> None:
     found = methods({"seed": 0, "final": 0.5}, {"seed": 1, "final": 0.7}, {"partition": {"seed": 3}, "final": 0.6})
     (method,) = found
     assert method.values("final_accuracy") == [0.5, 0.7, 0.6]
-    assert mean_and_deviation([0.5, 0.7, 0.6]) == "0.600 ± 0.100"  # deviations -.1, .1, 0: sqrt(.02 / 2)
-    assert mean_and_deviation([0.5]) == "0.500"
+    assert mean_and_deviation([0.5, 0.7, 0.6]) == "60.0 ± 10.0"  # deviations -.1, .1, 0: sqrt(.02 / 2)
+    assert mean_and_deviation([0.5]) == "50.0"
 
 
 def test_where_it_ran_and_what_was_watched_make_no_other_method(methods) -> None:
@@ -51,15 +39,11 @@ def test_labels_say_in_what_namesakes_differ(methods) -> None:
     assert [m.label for m in found] == ["FedAvg, rate 0.01", "FedAvg, rate 0.5", "FedAvg + WSM", "SCAFFOLD"]
 
 
-def test_the_best_is_among_its_like(methods) -> None:
+def test_who_competes_is_ranked_among_its_like(methods) -> None:
     found = methods({"final": 0.5}, {"objective": WSM, "final": 0.6}, {"local": {"lr": 0.5}, "final": 0.9})
     first, second = blocks(found)
-    assert best(first) is found[1]
-    assert best(second) is None  # alone
-    marked = [
-        [cell.best for cell in row.cells].count(True) for block in result_table(found).blocks for row in block.rows
-    ]
-    assert marked == [0, 1, 0]
+    assert competitors(first) == [found[1], found[0]]
+    assert competitors(second) == [found[2]]  # alone
 
 
 def test_bounds_and_unfinished_runs_do_not_compete(methods) -> None:
@@ -69,27 +53,8 @@ def test_bounds_and_unfinished_runs_do_not_compete(methods) -> None:
         {"algorithm": {"name": "centralised"}, "final": 0.9},
         {"algorithm": {"name": "fedprox", "mu": 1.1}, "final": 0.8, "finished": False},
     )
-    assert best(found) is found[1]
+    assert competitors(found) == [found[1], found[0]]
     assert any("its first 8 of 8 rounds" in warning.text for warning in warnings(found))
-
-
-def test_the_headline_compares_with_cross_entropy(methods) -> None:
-    text = headline(methods({"final": 0.5}, {"objective": WSM, "final": 0.6})).replace("\u00a0", " ")
-    assert text.startswith("FedAvg + WSM ends at 60.0 % test accuracy, FedAvg with cross-entropy at 50.0 %")
-
-
-def test_the_headline_counts_settings_where_there_are_several(methods) -> None:
-    runs = [{"local": {"lr": lr}, "objective": o, "final": f} for lr, o, f in RATES]
-    text = headline(methods(*runs))
-    assert "in 1 of 2 settings, by \u221210.0 to +20.0 points of accuracy" in text
-
-
-RATES = [
-    (0.1, {"name": "cross_entropy"}, 0.5),
-    (0.1, WSM, 0.7),
-    (0.2, {"name": "cross_entropy"}, 0.5),
-    (0.2, WSM, 0.4),
-]
 
 
 def test_an_ablation_is_over_runs_that_differ_in_one_setting(methods) -> None:
@@ -129,3 +94,14 @@ def test_the_width_of_what_validation_samples_tell(methods) -> None:
     (text,) = [w.text for w in warnings(methods({"final": 0.5})) if "1 %" in w.text]
     assert "with 300 in all" in text
     assert "±5.7 points" in text  # 1.96 sqrt(.25 / 300) = .0566
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "1 of 6 clients has one class only."), (2, "2 of 6 clients have")]
+)
+def test_one_client_has_and_two_have(tmp_path, make_run, count, said) -> None:
+    run = make_run(tmp_path / "a")
+    card = json.loads((run / "partition.json").read_text())
+    card["one_class_clients"]["count"] = count
+    (run / "partition.json").write_text(json.dumps(card))
+    assert any(warning.text.startswith(said) for warning in warnings(group([load(run)], titles())))

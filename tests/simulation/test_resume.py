@@ -303,7 +303,8 @@ def test_a_lengthened_run_is_one_of_that_length_field_by_field(fedrecall, place)
         del summary["seconds"]
     assert made[0] == made[1]
     # Of its sixth round, the last one once, the longer run still has what was measured; nothing later goes by it.
-    lines = [[json.loads(line) for line in Path(name, "metrics.jsonl").open()] for name in ("short", "whole")]
+    texts = [Path(name, "metrics.jsonl").read_text() for name in ("short", "whole")]
+    lines = [[json.loads(line) for line in text.splitlines()] for text in texts]
     assert lines[0][6:] == lines[1][6:]
     assert "global_forgetting" in lines[0][7]
 

@@ -72,7 +72,10 @@ def final_accuracy(summary: Mapping[str, Any]) -> str:
     """The meaning of the number, in words."""
     if "kept_round" in summary:
         return f"test accuracy of the model that is kept, of round {summary['kept_round']}"
-    return f"mean test accuracy over the last {summary['final_accuracy_rounds']} rounds"
+    rounds = summary["final_accuracy_rounds"]
+    return (
+        f"mean test accuracy over the last {rounds} rounds" if rounds != 1 else "test accuracy of the last round"
+    )
 
 
 def format_number(value: float | None, *, signed: bool = False) -> str:

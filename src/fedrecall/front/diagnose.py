@@ -19,7 +19,7 @@ from fedrecall.algorithms import ALGORITHMS, FedAvg
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
-from fedrecall.front.execute import Plan, execute
+from fedrecall.front.execute import Plan, execute, write_report
 from fedrecall.front.federate import copies_of, describe
 from fedrecall.front.run import Run
 from fedrecall.models.build import has_statistics
@@ -29,7 +29,7 @@ from fedrecall.recipe.files import Tree
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.recipe.settings import Local
-from fedrecall.report.diagnosis import Findings, findings, opening, sentences
+from fedrecall.report.diagnosis import DIAGNOSIS, Findings, findings, opening, sentences
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import finite
@@ -170,7 +170,7 @@ def examine(
     folders = {name: RunFolder.create(parent.path / name) for name in experiments}
     plans = [Plan(experiment, folders[name], name.replace("_", "-")) for name, experiment in experiments.items()]
     report = parent.path / files.REPORT
-    execute(plans, report=report, quiet=quiet)
+    execute(plans, report=None, quiet=quiet)  # the page has the sentences, too
     runs = {name: Run(folder.path, make_model) for name, folder in folders.items()}
     found = {
         name: findings(run.forgetting[1], federation.class_names, federation.population)
@@ -189,7 +189,8 @@ def examine(
         notes.append("The clients do not have the samples that they had in the run: its data have changed.")
     said = (first, *sentences(found["cross_entropy"], found["wsm"]))
     diagnosis = Diagnosis(said, tuple(notes), found, runs["cross_entropy"], runs["wsm"], report)
-    parent.write_json("diagnosis.json", diagnosis.tree())
+    parent.write_json(DIAGNOSIS, diagnosis.tree())
+    write_report([folder.path for folder in folders.values()], report)
     return diagnosis
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedrecall.report.looks import Look, looks
 from fedrecall.report.wording import KEY_NAMES, in_words
 from fedrecall.runs.reader import RunRecord, Tree
 from fedrecall.titles import Titles
@@ -27,6 +28,7 @@ class Method:
     repeats: list[RunRecord]  # with the seeds of one of `runs`: not counted again
     titles: Titles = field(default_factory=Titles)
     label: str = ""
+    look: Look = field(default_factory=Look)
 
     @property
     def recipe(self) -> Tree:
@@ -54,12 +56,20 @@ class Method:
 
     def values(self, key: str) -> list[float]:
         """A summary's number of each run, or what its lines of metrics say so far."""
-        found = []
+        return list(self.by_seeds(key).values())
+
+    def by_seeds(self, key: str) -> dict[tuple[Any, ...], float]:
+        """The same, by the seeds of the run and of its partition."""
+        found = {}
         for run in self.runs:
             value = run.summary.get(key) if run.finished else run.mean(MEANS.get(key, key))
             if value is not None:
-                found.append(float(value))
+                found[run.seeds] = float(value)
         return found
+
+    def mean(self, key: str) -> float:
+        """Over the seeds."""
+        return float(np.mean(self.values(key)))
 
     def curve(self, key: str) -> tuple[np.ndarray, np.ndarray]:
         """The rounds at which every run has the metric, and its values [runs, rounds]."""
@@ -82,9 +92,9 @@ def group(runs: list[RunRecord], titles: Titles) -> list[Method]:
         known = {other.seeds for other in method.runs}
         (method.repeats if run.seeds in known else method.runs).append(run)
     methods = list(found.values())
-    origins = [made_of(method.runs[0]) for method in methods]
-    for method, label in zip(methods, labels([method.recipe for method in methods], titles, origins)):
-        method.label = label
+    recipes, origins = [method.recipe for method in methods], [made_of(method.runs[0]) for method in methods]
+    for method, label, look in zip(methods, labels(recipes, titles, origins), looks(recipes, titles)):
+        method.label, method.look = label, look
     return methods
 
 
@@ -168,11 +178,10 @@ def blocks(methods: list[Method]) -> list[list[Method]]:
     return list(found.values())
 
 
-def best(block: list[Method], key: str = "final_accuracy") -> Method | None:
-    """The one with the highest mean; bounds, unfinished and diverged runs do not compete."""
+def competitors(block: list[Method], key: str = "final_accuracy") -> list[Method]:
+    """From the highest mean to the lowest; bounds, unfinished and diverged runs do not compete."""
     rivals = [m for m in block if m.finished and not m.bound and not any(r.diverged for r in m.runs)]
-    scored = [(float(np.mean(m.values(key))), m) for m in rivals if m.values(key)]
-    return max(scored, key=lambda pair: pair[0])[1] if len(scored) > 1 else None
+    return sorted((m for m in rivals if m.values(key)), key=lambda m: -m.mean(key))
 
 
 def same_seeds(block: list[Method]) -> bool:

@@ -11,12 +11,6 @@ from fedrecall.report.comparison import Method
 LAST = 100  # points at the end that are never thinned out: the final accuracy is made of them
 MOST = 300  # points before those
 
-# Okabe and Ito's colours without the two that are faint on white or on black, and an olive: colour-blind readers
-# can tell them apart. Seven colours and four dashes in turn are 28 different lines, also in grey.
-COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933")
-DASHES = ("solid", "dash", "dot", "dashdot")
-GREY = "#888888"  # of bounds
-
 
 @dataclass
 class Curve:
@@ -65,13 +59,6 @@ def kept_points(values: np.ndarray, most: int = MOST, last: int = LAST) -> np.nd
     for stretch in np.array_split(np.arange(first), max(most // 2, 1)):
         kept |= {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}
     return np.array(sorted(kept))
-
-
-def look(position: int, method: Method) -> tuple[str, str]:
-    """The colour and the dash of a method's lines, everywhere on the page and in the figures."""
-    if method.bound:
-        return GREY, "dot" if method.recipe["algorithm"]["name"] == "local_only" else "dash"
-    return COLOURS[position % len(COLOURS)], DASHES[position % len(DASHES)]
 
 
 def measured(methods: list[Method]) -> list[str]:

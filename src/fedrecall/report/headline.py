@@ -1,50 +1,90 @@
-"""The page's first sentence: what came out, with the numbers."""
+"""The page's first words: what came out, the difference first, with the numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
+from fedrecall.measure.metrics import METRICS, SUMMARY
+from fedrecall.report.comparison import Method, blocks, competitors
+from fedrecall.report.intervals import paired_interval, told_apart
+from fedrecall.report.wording import count_of, in_hundred, percent, points
 
-from fedrecall.report.comparison import Method, best, blocks
-from fedrecall.report.wording import MINUS, percent, points
+Pair = tuple[Method, Method]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The difference in a few words (none where nothing is compared), and a sentence."""
+
+    lead: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class TileValue:
+    method: Method
+    text: str
+    better: bool = False
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One number for each of the methods, large."""
+    """One number for each of the methods, large, and which way is better."""
 
     title: str
     key: str
-    values: list[tuple[int, str, str]]  # the method's place on the page, its label, and the number
+    values: list[TileValue]
+    hint: str
 
 
-def headline(methods: list[Method]) -> str:
+NOT_WORSE = (
+    "Less learned is not worse: training that forgets less of the others' data also bends less to its own, and "
+    "what counts is the accuracy of the averaged model."
+)
+
+
+def headline(methods: list[Method]) -> Headline:
     """A comparison with cross-entropy where there is one like for like; else what there is."""
     pairs = comparable_pairs(methods)
+    if len(pairs) == 1:
+        return Headline(_lead(*pairs[0]), _comparison(*pairs[0]))
     if pairs:
-        return _comparison(*pairs[0]) if len(pairs) == 1 else _comparisons(pairs)
+        return _comparisons(pairs)
     if len(methods) == 1:
-        return _alone(methods[0])
-    leader = best(methods) if len(blocks(methods)) == 1 else None
-    if leader:
-        return f"{leader.label} is ahead of {len(methods) - 1} others: {_alone(leader)}"
-    return f"{len(methods)} methods or settings, side by side where they compare like for like."
+        return Headline("", _alone(methods[0]))
+    ranked = competitors(methods) if len(blocks(methods)) == 1 else []
+    if len(ranked) > 1:
+        return _ranking(ranked)
+    return Headline("", f"{len(methods)} methods or settings, side by side where they compare like for like.")
 
 
-def comparable_pairs(methods: list[Method]) -> list[tuple[Method, Method]]:
-    """In each setting, cross-entropy and the best rival with its algorithm; of several algorithms the first."""
+def comparable_pairs(methods: list[Method]) -> list[Pair]:
+    """In each setting, cross-entropy and the best rival with its algorithm; of several algorithms the first.
+
+    Runs that have not come to their end do not compete.
+    """
     pairs = []
     for block in blocks(methods):
         for plain in block:
-            if plain.recipe["objective"]["name"] != "cross_entropy" or plain.bound:
+            if plain.recipe["objective"]["name"] != "cross_entropy" or plain.bound or not plain.finished:
                 continue
             rivals = [m for m in block if m.recipe["algorithm"] == plain.recipe["algorithm"] and m is not plain]
-            rivals = [m for m in rivals if m.values("final_accuracy")]
-            if rivals and plain.values("final_accuracy"):
-                pairs.append((plain, max(rivals, key=lambda method: mean(method, "final_accuracy"))))
+            rivals = [m for m in rivals if m.finished and _both(plain, m)]
+            if rivals:
+                pairs.append((plain, max(rivals, key=_merit)))
                 break
     return pairs
+
+
+def _both(plain: Method, rival: Method) -> bool:
+    """Is there anything by which they compare?"""
+    return any(plain.values(key) and rival.values(key) for key in ("final_accuracy", "forgetting"))
+
+
+def _merit(method: Method) -> tuple[bool, float]:
+    """By the final accuracy; where nothing was tested, by the forgetting."""
+    tested = bool(method.values("final_accuracy"))
+    return tested, method.mean("final_accuracy") if tested else -method.mean("forgetting")
 
 
 def tiles(methods: list[Method]) -> list[Tile]:
@@ -52,70 +92,133 @@ def tiles(methods: list[Method]) -> list[Tile]:
     if len(methods) > 2:
         return []
     found = []
-    for title, key, signed in (
-        ("final test accuracy", "final_accuracy", False),
-        ("forgotten on the others' data, points", "forgetting", True),
-        ("learned on its own data, points", "learned", True),
+    for title, key in (
+        ("final test accuracy", "final_accuracy"),
+        ("forgotten on the others' data, points", "forgetting"),
+        ("learned on its own data, points", "learned"),
     ):
-        values = [
-            (place, method.label, points(mean(method, key)) if signed else percent(mean(method, key)))
-            for place, method in enumerate(methods)
-            if method.values(key)
-        ]
-        if values:
-            found.append(Tile(title, key, values))
+        shown = [method for method in methods if method.values(key)]
+        if shown:
+            text = percent if key == "final_accuracy" else points
+            better = _better(shown, key)
+            values = [TileValue(method, text(method.mean(key)), method is better) for method in shown]
+            found.append(Tile(title, key, values, _hint(key) if len(shown) > 1 else ""))
     return found
 
 
-def mean(method: Method, key: str) -> float:
-    return float(np.mean(method.values(key)))
+def _hint(key: str) -> str:
+    return NOT_WORSE if key == "learned" else f"{SUMMARY[key].better} is better"
+
+
+def _better(methods: list[Method], key: str) -> Method | None:
+    """Of two that can be told apart, the one whose number is better. Of `learned` neither is: see NOT_WORSE."""
+    direction = (SUMMARY.get(key) or METRICS[key]).better
+    if len(methods) != 2 or key == "learned" or direction is None:
+        return None
+    if not told_apart(methods[0], methods[1], key):
+        return None
+    ranked = sorted(methods, key=lambda method: method.mean(key))
+    return ranked[-1] if direction == "higher" else ranked[0]
+
+
+def _lead(plain: Method, rival: Method) -> str:
+    """`WSM: +8.6 points; forgetting 9.8 → 2.2`."""
+    parts = []
+    if plain.values("final_accuracy") and rival.values("final_accuracy"):
+        parts.append(f"{points(_gap(plain, rival))} points")
+    if plain.values("forgetting") and rival.values("forgetting"):
+        parts.append(f"forgetting {_cost(plain)} → {_cost(rival)}")
+    return f"{_name(rival)}: {'; '.join(parts)}"
+
+
+def _name(method: Method) -> str:
+    return method.titles.of("objective", method.recipe["objective"]) or method.short
+
+
+def _gap(plain: Method, rival: Method) -> float:
+    return rival.mean("final_accuracy") - plain.mean("final_accuracy")
 
 
 def _comparison(plain: Method, rival: Method) -> str:
-    a, b = mean(plain, "final_accuracy"), mean(rival, "final_accuracy")
-    sentence = (
-        f"{rival.label} ends at {percent(b)} test accuracy, {plain.label} with cross-entropy at {percent(a)}"
-    )
-    if plain.values("forgetting") and rival.values("forgetting"):
-        sentence += (
-            f"; a client's training costs the others {_cost(plain)} points of accuracy with cross-entropy and "
-            f"{_cost(rival)} with {rival.short.partition(' + ')[2] or rival.short}"
+    parts = []
+    if plain.values("final_accuracy") and rival.values("final_accuracy"):
+        parts.append(
+            f"{rival.label} ends at {percent(rival.mean('final_accuracy'))} test accuracy, {plain.label} with "
+            f"cross-entropy at {percent(plain.mean('final_accuracy'))}{_doubt(plain, rival)}"
         )
-    if plain.values("learned") and rival.values("learned"):
-        gains = [points(mean(method, "learned")) for method in (plain, rival)]
-        sentence += f", while it gains {gains[0]} and {gains[1]} on its own data"
-    return f"{sentence}."
+    if plain.values("forgetting") and rival.values("forgetting"):
+        cost = (
+            f"a client's training costs the others {_cost(plain)} points of accuracy with cross-entropy and "
+            f"{_cost(rival)} with {_name(rival)}"
+        )
+        if plain.values("learned") and rival.values("learned"):
+            gains = [points(method.mean("learned")) for method in (plain, rival)]
+            cost += f", while it gains {gains[0]} and {gains[1]} on its own data"
+        parts.append(cost)
+    sentence = "; ".join(parts)
+    return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
-def _comparisons(pairs: list[tuple[Method, Method]]) -> str:
-    """Over several settings: in how many the rival is ahead, and by how much at the least and at the most."""
-    ahead = [mean(rival, "final_accuracy") - mean(plain, "final_accuracy") for plain, rival in pairs]
+def _doubt(plain: Method, rival: Method) -> str:
+    """How sure the difference is: its interval over the seeds, or that one seed does not tell."""
+    found = paired_interval(rival, plain, "final_accuracy")
+    if found is not None:
+        shared = len(set(rival.by_seeds("final_accuracy")) & set(plain.by_seeds("final_accuracy")))
+        zero = "" if found[0] > 0 or found[1] < 0 else ", which includes zero"
+        return f" (95 % interval over {shared} seeds: {points(found[0])} to {points(found[1])} points{zero})"
+    return "" if told_apart(rival, plain, "final_accuracy") else ", a difference that may be chance"
+
+
+def _comparisons(pairs: list[Pair]) -> Headline:
+    """Over several settings: in how many the rival is higher, and by how much at the least and at the most."""
+    tested = [pair for pair in pairs if all(method.values("final_accuracy") for method in pair)]
+    probed = [pair for pair in pairs if all(method.values("forgetting") for method in pair)]
     names = " or ".join(dict.fromkeys(rival.short for _, rival in pairs))
     bases = " or ".join(dict.fromkeys(plain.short for plain, _ in pairs))
-    sentence = (
-        f"{names} ends ahead of {bases} with cross-entropy in {sum(gap > 0 for gap in ahead)} of {len(pairs)} "
-        f"settings, by {points(min(ahead))} to {points(max(ahead))} points of accuracy"
-    )
-    probed = [pair for pair in pairs if all(method.values("forgetting") for method in pair)]
+    lead, parts = "", []
+    if tested:
+        gaps = [_gap(*pair) for pair in tested]
+        least, most = points(min(gaps)), points(max(gaps))
+        higher = sum(gap > 0 for gap in gaps)
+        lead = f"{' or '.join(dict.fromkeys(_name(rival) for _, rival in tested))}: {least} to {most} points"
+        parts.append(
+            f"ends higher than {bases} with cross-entropy in {higher} of {len(tested)} settings, by {least} to "
+            f"{most} points of accuracy"
+        )
     if probed:
-        less = sum(mean(rival, "forgetting") < mean(plain, "forgetting") for plain, rival in probed)
-        sentence += f", and forgets less in {less} of {len(probed)}"
-    return f"{sentence}."
+        less = sum(rival.mean("forgetting") < plain.mean("forgetting") for plain, rival in probed)
+        parts.append(f"forgets less{'' if tested else f' than {bases}'} in {less} of {len(probed)}")
+    return Headline(lead, f"{names} {', and '.join(parts)}.")
+
+
+def _ranking(ranked: list[Method]) -> Headline:
+    """The first of methods that compare like for like, and whether it is ahead."""
+    first, second, *others = ranked
+    gap = points(_gap(second, first))
+    if told_apart(first, second, "final_accuracy"):
+        whom = f"{len(ranked) - 1} others" if others else second.label
+        sentence = f"{first.label} is ahead of {whom}: {_alone(first)}"
+    else:
+        sentence = (
+            f"{first.label} has the highest final accuracy of {len(ranked)} methods, {gap} points above "
+            f"{second.label}, which may be chance: {_alone(first)}"
+        )
+    return Headline(f"{first.label}: {gap} points over {second.label}", sentence)
 
 
 def _cost(method: Method) -> str:
-    return f"{100 * mean(method, 'forgetting'):.1f}".replace("-", MINUS)
+    return in_hundred(method.mean("forgetting"))
 
 
 def _alone(method: Method) -> str:
     parts = []
-    if method.values("final_accuracy"):
-        parts.append(f"{method.label} ends at {percent(mean(method, 'final_accuracy'))} test accuracy")
+    if method.finished and method.values("final_accuracy"):
+        parts.append(f"{method.label} ends at {percent(method.mean('final_accuracy'))} test accuracy")
     else:
-        parts.append(f"{method.label}, {method.runs[0].rounds_done} rounds")
+        parts.append(f"{method.label}, {count_of(method.runs[0].rounds_done, 'round')}")
     if method.values("forgetting") and method.values("learned"):
         parts.append(
             f"a client's training costs the others {_cost(method)} points of accuracy and gains "
-            f"{points(mean(method, 'learned'))} on its own data"
+            f"{points(method.mean('learned'))} on its own data"
         )
     return f"{'; '.join(parts)}."

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fedrecall.report.comparison import Method, best, blocks, differences, flatten
+from fedrecall.report.comparison import Method, blocks, competitors, differences, flatten
+from fedrecall.report.intervals import clear_winner
 from fedrecall.report.paper_results import published
-from fedrecall.report.wording import KEY_NAMES, MINUS, in_words, number
+from fedrecall.report.units import SIGNED, factor_of, with_unit
+from fedrecall.report.wording import KEY_NAMES, count_of, in_hundred, in_words, number
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, what is said when it is pointed at, and whether it is the best of its kind."""
+    """What is shown, what is said when it is pointed at, and whether it is clearly the best of its kind."""
 
     text: str
     tip: str = ""
     best: bool = False
     note: str = ""
+    numbers: tuple[float, ...] = ()  # of each seed, as shown; of a published one, its mean
+    deviation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,20 @@ class Block:
 @dataclass(frozen=True)
 class Column:
     title: str
-    key: str  # of the metric, for its definition
+    key: str  # of the metric, for its definition and its unit
     cell: Callable[[Method], Cell]
+
+    @property
+    def heading(self) -> str:
+        """With the unit."""
+        return with_unit(self.title, "final_accuracy" if self.key == "published" else self.key)
 
 
 @dataclass(frozen=True)
 class ResultTable:
     columns: list[Column]
     blocks: list[Block]
+    star: str  # what the mark of the best means, or why there is none
 
 
 def result_table(methods: list[Method]) -> ResultTable:
@@ -56,29 +66,37 @@ def result_table(methods: list[Method]) -> ResultTable:
     if final_rounds(methods):  # said once, below the table
         columns = [column for column in columns if column.key != "final_accuracy_rounds"]
     groups = blocks(methods)
-    titles = block_titles(groups)
     found = []
-    for title, group in zip(titles, groups):
-        winner = best(group)
+    for title, group in zip(block_titles(groups), groups):
+        winner = clear_winner(group)
         rows = []
         for method in group:
             cells = [column.cell(method) for column in columns]
-            if method is winner:
-                cells = [
-                    Cell(c.text, c.tip, True, c.note) if column.key == "final_accuracy" else c
-                    for column, c in zip(columns, cells)
-                ]
-            rows.append(Row(method, cells))
+            best = [method is winner and column.key == "final_accuracy" for column in columns]
+            rows.append(Row(method, [replace(cell, best=mark) for cell, mark in zip(cells, best)]))
         found.append(Block(title, rows))
-    return ResultTable(columns, found)
+    return ResultTable(columns, found, star_words(groups))
+
+
+def star_words(groups: list[list[Method]]) -> str:
+    """What the star means; where there is none, why."""
+    rivals = [ranked for ranked in map(competitors, groups) if len(ranked) > 1]
+    if not rivals:
+        return ""
+    if any(clear_winner(group) for group in groups):
+        return "★ ahead of every method that compares: each paired 95 % interval over seeds excludes zero. "
+    if all(len(method.runs) == 1 for ranked in rivals for method in ranked):
+        return "No star for the best: one seed each does not tell a difference from chance. "
+    return "No star for the best: no paired 95 % interval over seeds excludes zero. "
 
 
 def final_rounds(methods: list[Method]) -> str:
     """Of how many rounds the final accuracy is the mean, where that is the same for all."""
-    counts = {_rounds(method).text for method in methods}
-    if len(counts) > 1 or counts <= {"0", "1"}:
-        return ""
-    return f"Final accuracy is the mean over the last {counts.pop()} rounds. "
+    counts = {_rounds(method).text for method in methods if method.values("final_accuracy")}
+    count = counts.pop() if len(counts) == 1 else ""
+    if count == "1":
+        return "Final accuracy is that of the last round. "
+    return f"Final accuracy is the mean over the last {count_of(int(count), 'round')}. " if count.isdigit() else ""
 
 
 def block_titles(groups: list[list[Method]]) -> list[str]:
@@ -96,28 +114,31 @@ def block_titles(groups: list[list[Method]]) -> list[str]:
 
 
 def mean_and_deviation(values: list[float], *, signed: bool = False) -> str:
-    """`0.858 ± 0.003` over seeds; the standard deviation is that of a sample."""
+    """`85.8 ± 0.3` over seeds, of shares in percent or points; the standard deviation is that of a sample."""
     if not values:
         return ""
-    mean = f"{np.mean(values):+.3f}".replace("-", MINUS) if signed else f"{np.mean(values):.3f}"
-    return f"{mean} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else mean
+    mean = in_hundred(float(np.mean(values)), signed=signed)
+    return f"{mean} ± {in_hundred(float(np.std(values, ddof=1)))}" if len(values) > 1 else mean
 
 
-def _summary(key: str, *, signed: bool = False) -> Callable[[Method], Cell]:
-    def cell(method: Method) -> Cell:
-        values = method.values(key)
-        each = ", ".join(f"{value:.4f}" for value in values)
-        return Cell(mean_and_deviation(values, signed=signed), f"each seed: {each}" if len(values) > 1 else "")
+def _numbers(key: str, values: list[float]) -> Cell:
+    """Of a metric that is a share, over the seeds."""
+    each = ", ".join(in_hundred(value) for value in values)
+    return Cell(
+        mean_and_deviation(values, signed=key in SIGNED),
+        f"each seed: {each}" if len(values) > 1 else "",
+        numbers=tuple(factor_of(key) * value for value in values),
+    )
 
-    return cell
+
+def _summary(key: str) -> Callable[[Method], Cell]:
+    return lambda method: _numbers(key, method.values(key))
 
 
 def _last(key: str) -> Callable[[Method], Cell]:
-    def cell(method: Method) -> Cell:
-        values = [float(run.curve(key)[1][-1]) for run in method.runs if len(run.curve(key)[1])]
-        return Cell(mean_and_deviation(values))
-
-    return cell
+    return lambda method: _numbers(
+        key, [float(run.curve(key)[1][-1]) for run in method.runs if len(run.curve(key)[1])]
+    )
 
 
 def _seeds(method: Method) -> Cell:
@@ -126,7 +147,7 @@ def _seeds(method: Method) -> Cell:
 
 def _rounds(method: Method) -> Cell:
     counts = {run.summary.get("final_accuracy_rounds", len(run.curve("test_accuracy")[0])) for run in method.runs}
-    return Cell("/".join(map(str, sorted(counts))))
+    return Cell("/".join(str(count) for count in sorted(counts) if count))
 
 
 def _published(method: Method) -> Cell:
@@ -134,8 +155,13 @@ def _published(method: Method) -> Cell:
     if found is None:
         return Cell("")
     where = f"{found.table.replace('table', 'Table ')} of the paper"
-    text = f"{found.accuracy:.3f} ± {found.sd:.3f}"
-    return Cell(text, f"{where}: {found.differs}" if found.differs else where, note="†" if found.differs else "")
+    return Cell(
+        f"{in_hundred(found.accuracy)} ± {in_hundred(found.sd)}",
+        f"{where}: {found.differs}" if found.differs else where,
+        note="†" if found.differs else "",
+        numbers=(100 * found.accuracy,),
+        deviation=100 * found.sd,
+    )
 
 
 def _seconds(method: Method) -> Cell:
@@ -154,10 +180,10 @@ COLUMNS = [
     Column("final accuracy", "final_accuracy", _summary("final_accuracy")),
     Column("over rounds", "final_accuracy_rounds", _rounds),
     Column("published", "published", _published),
-    Column("forgetting", "forgetting", _summary("forgetting", signed=True)),
-    Column("learned", "learned", _summary("learned", signed=True)),
+    Column("forgetting", "forgetting", _summary("forgetting")),
+    Column("learned", "learned", _summary("learned")),
     Column("validation", "val_accuracy", _last("val_accuracy")),
-    Column("worst 10 %", "val_accuracy_worst", _last("val_accuracy_worst")),
+    Column("worst tenth", "val_accuracy_worst", _last("val_accuracy_worst")),
     Column("macro", "test_accuracy_macro", _last("test_accuracy_macro")),
     Column("time", "seconds", _seconds),
 ]

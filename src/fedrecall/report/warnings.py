@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedrecall.report.comparison import Method, blocks, differences, flatten, key_of, made_of, same_seeds
-from fedrecall.report.wording import count_of, join_words, percent
+from fedrecall.report.intervals import CLAIM
+from fedrecall.report.wording import count_of, in_hundred, join_words, percent
 from fedrecall.runs.reader import RunRecord, is_number
-
-CLAIM = 0.01  # the difference that readers like to speak of
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,8 @@ def _one_class(run: RunRecord) -> Iterator[str]:
     count = run.card.get("one_class_clients", {}).get("count", 0)
     said = any("one class" in str(event.get("message")) for event in run.events)  # by the run, in better words
     if count and not said:
-        yield f"{count_of(count, 'client')} of {run.card['clients']} have one class only."
+        of_all = f"{count:,} of {count_of(run.card['clients'], 'client')}"
+        yield f"{of_all} {'has' if count == 1 else 'have'} one class only."
 
 
 def _few_samples(methods: list[Method]) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _few_samples(methods: list[Method]) -> Iterator[str]:
         if half > CLAIM:
             yield (
                 f"Too few validation samples for a 1 % claim: with {samples:,} in all, an accuracy on them is "
-                f"known to ±{100 * half:.1f} points; with about {each:.0f} a client, a single F[i, k] is coarse."
+                f"known to ±{in_hundred(half)} points; with about {each:.0f} a client, a single F[i, k] is coarse."
             )
 
 

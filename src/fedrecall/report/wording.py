@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from fedrecall.titles import Titles
@@ -38,7 +39,7 @@ def number(value: Any) -> str:
 
 def in_words(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {in_words(inner)}" for key, inner in value.items())
+        return ", ".join(f"{str(key).replace('_', ' ')} {in_words(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(in_words, value))
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -46,12 +47,18 @@ def in_words(value: Any) -> str:
     return str(value).replace("_", " ") if isinstance(value, str) and ":" not in value else str(value)
 
 
+def in_hundred(value: float, *, signed: bool = False) -> str:
+    """A share in percent or points, without the unit; what rounds to zero has no minus."""
+    shown = round(100 * value, 1) + 0.0
+    return f"{shown:+.1f}".replace("-", MINUS) if signed else f"{shown:.1f}".replace("-", MINUS)
+
+
 def percent(value: float) -> str:
-    return f"{100 * value:.1f}\u00a0%"
+    return f"{in_hundred(value)}\u00a0%"
 
 
 def points(value: float) -> str:
-    return f"{100 * value:+.1f}".replace("-", MINUS)
+    return in_hundred(value, signed=True)
 
 
 def count_of(count: int, thing: str) -> str:
@@ -69,66 +76,12 @@ def plain(text: object) -> str:
     return str(text).replace("$", r"\$")
 
 
-def settings(recipe: Mapping[str, Any], titles: Titles) -> list[tuple[str, str]]:
-    """The settings of a run, a line each: a title, and a sentence."""
-    local, partition = recipe.get("local", {}), recipe["partition"]
-    lines = [
-        ("Data", titles.of("data", recipe["data"])),
-        ("Partition", _partition(partition)),
-        ("Model", _options(titles.of("model", recipe["model"]), recipe["model"])),
-        ("Batch norm", _batch_norm(recipe)),
-        ("Rounds", f"{number(recipe['rounds'])}, {_participation(recipe)}" if "rounds" in recipe else ""),
-        ("A client trains", _local(local)),
-        ("Seeds", f"{recipe.get('seed', '?')} for the run, {partition.get('seed', '?')} for the partition"),
-    ]
-    return [(title, text) for title, text in lines if text]
-
-
-def _options(name: str, chosen: Mapping[str, Any]) -> str:
-    rest = {key: value for key, value in chosen.items() if key not in ("name", "class") and value is not None}
-    return f"{name} ({in_words(rest)})" if rest else name
-
-
-def _partition(chosen: Mapping[str, Any]) -> str:
-    if chosen["name"] == "python":
-        return "given in Python"
-    parts = [in_words(chosen["name"])]
-    if "alpha" in chosen:
-        parts.append(f"alpha {number(chosen['alpha'])}")
-    if chosen.get("clients"):
-        parts.append(count_of(int(chosen["clients"]), "client"))
-    if chosen.get("validation"):
-        parts.append(f"{number(100 * chosen['validation'])} % of each client's samples for validation")
-    if chosen.get("held_out"):
-        parts.append(f"{count_of(int(chosen['held_out']), 'client')} held out")
-    return ", ".join(parts)
-
-
-def _batch_norm(recipe: Mapping[str, Any]) -> str:
-    without_norm = recipe["model"]["name"] in ("lenet", "mlp") or recipe["model"].get("norm") in ("group", "none")
-    if without_norm:
-        return "none in the model"
-    if recipe.get("batch_norm", "average") == "local":
-        return "statistics stay with the client (local)"
-    return "statistics are averaged, weighted by samples (average); F uses each client's own"
-
-
-def _participation(recipe: Mapping[str, Any]) -> str:
-    if recipe.get("clients_per_round"):
-        return f"{count_of(int(recipe['clients_per_round']), 'client')} in each"
-    return (
-        f"{number(100 * recipe['participation'])} % of the clients in each" if recipe.get("participation") else ""
-    )
-
-
-def _local(local: Mapping[str, Any]) -> str:
-    parts = [count_of(int(local[key]), key.removesuffix("s")) for key in ("epochs", "steps") if local.get(key)]
-    for key, name in (("batch_size", "batches of"), ("lr", "rate"), ("momentum", "momentum")):
-        if local.get(key):
-            parts.append(f"{name} {number(local[key])}")
-    if local.get("weight_decay"):
-        parts.append(f"weight decay {local['weight_decay']:g}")
-    schedule = local.get("schedule") or {}
-    if schedule.get("name", "constant") != "constant" or schedule.get("warmup"):
-        parts.append(f"schedule {in_words(schedule)}")
-    return ", ".join(parts)
+def thing_name(section: str, chosen: Mapping[str, Any], titles: Titles) -> str:
+    """What a recipe's data or model are called: by their file or class, where they are the user's own."""
+    if chosen.get("class"):
+        return str(chosen["class"])
+    name = str(chosen["name"])
+    if isinstance(chosen.get("path"), str) and ":" not in name:
+        # A path on the Hugging Face Hub is a name.
+        return str(chosen["path"]) if name == "hf" else PurePath(chosen["path"]).name or str(chosen["path"])
+    return name if ":" in name else titles.of(section, chosen)

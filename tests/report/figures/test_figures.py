@@ -13,7 +13,6 @@ from PIL import Image
 from fedrecall.errors import InputError
 from fedrecall.recipe.names import titles
 from fedrecall.report.comparison import Method, group
-from fedrecall.report.curves import COLOURS, DASHES, look
 from fedrecall.report.figures.heatmaps import DIVERGING, probed_rounds
 from fedrecall.report.figures.write import FORMATS, STYLE, figures, write_figures
 from fedrecall.runs.reader import load
@@ -66,11 +65,6 @@ def test_forgetting_is_darker_than_gaining_in_grey() -> None:
     grey = DIVERGING(np.linspace(0, 1, 101))[:, :3] @ [0.299, 0.587, 0.114]
     assert (np.diff(grey[50:]) < 0).all()
     assert grey[100] < grey[0] - 0.2
-
-
-def test_no_two_of_twenty_methods_look_the_same(methods: list[Method]) -> None:
-    assert len({look(position, methods[0]) for position in range(20)}) == 20
-    assert len(COLOURS) * len(DASHES) == 28
 
 
 def test_lines_differ_in_more_than_colour(methods: list[Method]) -> None:

@@ -72,7 +72,7 @@ def test_a_client_without_samples_has_an_empty_bar(drawn):
 
 def test_axes_say_what_they_are(drawn):
     axes = drawn(some_counts(100, 10)).axes[0]
-    assert axes.get_xlabel() == "share of the client's training samples"
+    assert axes.get_xlabel() == "share of the client's training samples, %"
     assert axes.get_ylabel() == "client (10 of 100)"
     assert [int(tick.get_text()) for tick in axes.get_yticklabels()] == chosen_clients(100, 10, 0).tolist()
 

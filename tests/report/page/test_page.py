@@ -92,16 +92,81 @@ def test_the_means_of_seeds_are_drawn_with_a_band(tmp_path: Path, make_run: Call
     figure = charts.metric_figure(group([load(run) for run in runs], titles()), "test_accuracy", "")
     assert figure
     low, high, mean = (trace["y"] for trace in figure["data"])
-    assert mean == [0.5, 0.5]
-    assert low == [0.35858, 0.35858]  # 0.5 - 0.2 / sqrt(2)
-    assert high == [0.64142, 0.64142]
+    assert mean == [50, 50]  # percent
+    assert low == [35.858, 35.858]  # 50 - 20 / sqrt(2)
+    assert high == [64.142, 64.142]
+
+
+def test_single_dots_are_no_chart(tmp_path: Path, make_run: Callable[..., Path]) -> None:
+    run = make_run(tmp_path / "a", rounds=1, forgetting={"every": 1}, evaluation={"every": 1, "test_last": 1})
+    text, data = page_of(write_report([run], tmp_path / "report.html"))
+    assert data["metrics"] == {}
+    assert "Over the rounds" not in text
+    assert data["heatmaps"]
+
+
+def test_the_picture_of_the_partition_says_of_how_many_it_is(
+    tmp_path: Path, make_run: Callable[..., Path]
+) -> None:
+    few, many = make_run(tmp_path / "few"), make_run(tmp_path / "many", partition={"clients": 20})
+    assert "The classes of 6 clients, in %" in page_of(write_report([few], tmp_path / "few.html"))[0]
+    assert "The classes of 12 of 20 clients, in %" in page_of(write_report([many], tmp_path / "many.html"))[0]
+
+
+def test_lines_at_each_client_have_a_legend(tmp_path: Path, make_run: Callable[..., Path]) -> None:
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", objective=WSM)]
+    text, _ = page_of(write_report(runs, tmp_path / "report.html"))
+    section = text.partition("How the global model does at each client")[2].partition("</section>")[0]
+    assert re.findall(r"</svg>([^<]*)</button>", section) == ["FedAvg", "FedAvg + WSM"]
+
+
+def test_less_learned_is_explained_beside_it(tmp_path: Path, make_run: Callable[..., Path]) -> None:
+    runs = [make_run(tmp_path / "a"), make_run(tmp_path / "b", objective=WSM)]
+    text, _ = page_of(write_report(runs, tmp_path / "report.html"))
+    assert text.count("Less learned is not worse") == 2  # on its card, and below its curve
+
+
+def test_a_diagnosis_brings_its_sentences(tmp_path: Path, make_run: Callable[..., Path]) -> None:
+    runs = [make_run(tmp_path / "cross_entropy"), make_run(tmp_path / "wsm", objective=WSM)]
+    known = "One seed each: part of a difference between methods may be chance."
+    said = {"sentences": ["WSM <removes> it."], "notes": ["Its data have changed.", known]}
+    said["runs"] = {"cross_entropy": {}, "wsm": {}}
+    (tmp_path / "diagnosis.json").write_text(json.dumps(said))
+    text, _ = page_of(write_report(runs, tmp_path / "report.html"))
+    assert "<p>WSM &lt;removes&gt; it.</p>" in text
+    assert "Note: Its data have changed." in text
+    assert text.count(known) == 1
+    other = make_run(tmp_path / "other", objective={"name": "mask"})
+    assert "removes" not in page_of(write_report([*runs, other], tmp_path / "more.html"))[0]
+    (tmp_path / "diagnosis.json").write_text(json.dumps({**said, "sentences": [1]}))
+    with pytest.raises(InputError, match=r"diagnosis\.json.*its sentences are not text"):
+        write_report(runs, tmp_path / "report.html")
+
+
+def test_every_number_of_a_chart_is_in_percent_or_points(tmp_path: Path, make_run: Callable[..., Path]) -> None:
+    runs = [make_run(tmp_path / str(a), partition={"alpha": a}, final=0.5 + a / 10) for a in (0.1, 1.0)]
+    data = page_data(group([load(run) for run in runs], titles()))
+    figures = {name: figure for name, figure in data["figures"].items() if figure}
+    axis = {name: figure["layout"]["yaxis"].get("title") for name, figure in figures.items()}
+    assert axis["metric:val_accuracy"] == "val accuracy, %"
+    assert axis["metric:forgetting"] == "forgetting, points"
+    assert axis["metric:train_loss"] == "train loss"
+    assert figures["metric:train_loss"]["layout"]["xaxis"]["dtick"] == 1  # eight rounds
+    assert axis["client-accuracy"] == "accuracy on its own data, %"
+    assert axis["ablation:alpha"] == "final accuracy, %"
+    assert figures["ablation:alpha"]["data"][0]["y"] == pytest.approx([51, 60])
+    assert figures["classes"]["data"][0]["z"][0] == [30.0] * 4  # .75 before, .45 after
+    assert sum(figures["shares:0"]["data"][0]["z"][0]) == pytest.approx(100, abs=0.2)
+    bars = data["clients"][0]["causes"]
+    assert bars["layout"]["xaxis"]["title"] == "mean forgetting, points"
+    assert max(bars["data"][0]["x"]) > 1
 
 
 def test_clients_are_sorted_by_their_accuracy(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     figure = charts.client_accuracy_figure(group([load(make_run(tmp_path / "a", final=0.5))], titles()))
     assert figure
     (trace,) = figure["data"]
-    assert trace["y"] == [0.25, 0.5]  # one of the three has no validation data
+    assert trace["y"] == [25, 50]  # percent; one of the three has no validation data
     assert trace["x"] == [25, 75]
     assert [text.partition(":")[0] for text in trace["text"]] == ["client 2", "client 0"]
 

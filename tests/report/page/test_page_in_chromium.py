@@ -58,7 +58,7 @@ def test_hovering_a_matrix_shows_both_clients_their_labels_and_f(browser: Chromi
     text = browser.value("document.querySelector('#heatmaps .hovertext').textContent")
     assert re.search(r"model of client \d: .*cat \d+ %", text), text
     assert re.search(r"data of client \d: .*cat \d+ %", text), text
-    assert re.search(r"F = [+−]0\.\d{3}", text), text  # noqa: RUF001 - a minus sign
+    assert re.search(r"F = [+−]\d+\.\d points \(before \d+\.\d %, after \d+\.\d %\)", text), text  # noqa: RUF001
 
 
 def test_the_definition_of_a_metric_shows_when_pointed_at(browser: Chromium, page: Path) -> None:
@@ -83,8 +83,8 @@ def test_the_table_has_the_numbers_of_the_runs(browser: Chromium, page: Path) ->
     )
     named = {row[0]: row for row in rows}
     # 0.50 and 0.51, 0.60 and 0.61: the sample standard deviation of two numbers is their distance over sqrt(2).
-    assert named["FedAvg"][2] == "0.505 ± 0.007"
-    assert named["FedAvg + WSM"][2].startswith("0.605 ± 0.007")
+    assert named["FedAvg"][2] == "50.5 ± 0.7"
+    assert named["FedAvg + WSM"][2].startswith("60.5 ± 0.7")
     assert "★" in named["FedAvg + WSM"][2]
     for method, name in (("FedAvg", "cross_entropy"), ("FedAvg + WSM", "wsm")):
         lines = [
@@ -95,7 +95,7 @@ def test_the_table_has_the_numbers_of_the_runs(browser: Chromium, page: Path) ->
             for seed in (0, 1)
         ]
         means = [sum(x["forgetting"] for x in run if "forgetting" in x) / 2 for run in lines]  # two probes each
-        assert f"{sum(means) / 2:+.3f}" in " ".join(named[method])
+        assert f"{100 * sum(means) / 2:+.1f}" in " ".join(named[method])
 
 
 def test_a_metric_can_be_chosen_and_a_method_hidden(browser: Chromium, page: Path) -> None:
@@ -106,6 +106,60 @@ def test_a_metric_can_be_chosen_and_a_method_hidden(browser: Chromium, page: Pat
     before = browser.value("document.querySelectorAll('#metric-chart .js-line').length")
     browser.value("document.querySelector('.legend button').click()")
     browser.wait(f"document.querySelectorAll('#metric-chart .js-line').length < {before}")
+
+
+@pytest.mark.parametrize("kind", ["csv", "latex"])
+def test_the_table_can_be_copied(browser: Chromium, page: Path, kind: str) -> None:
+    browser.open(page)
+    browser.value("navigator.clipboard.writeText = async (text) => { window.got = text; }")
+    browser.value(f"document.querySelector('[data-copy={kind}]').click()")
+    browser.wait("byId('copied').textContent === 'Copied.'")
+    text = browser.value("window.got")
+    start = {"csv": "setting,method,seeds,", "latex": r"\begin{tabular}{lrr"}[kind]
+    assert text.startswith(start)
+    assert "60.5" in text
+    assert browser.complaints() == []
+
+
+def test_where_the_clipboard_is_closed_the_text_can_be_copied_by_hand(browser: Chromium, page: Path) -> None:
+    browser.open(page)
+    browser.value("navigator.clipboard.writeText = async () => { throw new Error('no'); }")
+    browser.value("document.execCommand = () => false; document.querySelector('[data-copy=csv]').click()")
+    browser.wait("byId('copied').textContent.includes('copy it from here')")
+    assert browser.value("byId('to-copy').checkVisibility() && byId('to-copy').value").startswith("setting,method")
+    assert browser.value("getSelection().toString() || byId('to-copy').selectionEnd") != 0
+
+
+def test_three_methods_with_seeds_fit_and_stand_below_each_other_on_a_phone(
+    browser: Chromium, tmp_path: Path, make_run: Callable[..., Path]
+) -> None:
+    runs = [
+        make_run(
+            tmp_path / f"{name}-{seed}", algorithm={"name": name}, final=0.5 + seed / 70, seed=seed,
+            partition={"clients": 100}, clients_per_round=10,
+        )
+        for name in ("fedavg", "scaffold", "fedprox")
+        for seed in range(3)
+    ]  # fmt: skip
+    page = write_report(runs, tmp_path / "report.html")
+    overflow = "(() => { const b = document.querySelector('.scroll'); return b.scrollWidth - b.clientWidth; })()"
+    display = "getComputedStyle(document.querySelector('.results td')).display"
+    browser.open(page, 1400)
+    assert browser.value(overflow) <= 0
+    assert browser.value(display) == "table-cell"
+    browser.open(page, 390, 844)
+    assert browser.value(overflow) <= 0
+    assert browser.value(display) == "flex"
+    label = "getComputedStyle(document.querySelectorAll('.results td')[1], '::before').content"
+    assert browser.value(label) == '"final accuracy, %"'
+
+
+def test_a_page_without_curves_is_drawn(browser: Chromium, tmp_path: Path, make_run: Callable[..., Path]) -> None:
+    run = make_run(tmp_path / "a", rounds=1, forgetting={"every": 1}, evaluation={"every": 1, "test_last": 1})
+    browser.open(write_report([run], tmp_path / "report.html"))
+    browser.value("[...drawn.keys()].filter((div) => !div.dataset.drawn).forEach(drawNow)")
+    browser.wait("[...document.querySelectorAll('.chart')].every((div) => div.querySelector('.main-svg'))")
+    assert browser.complaints() == []
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -38,14 +38,14 @@ def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
     shown = [(method, _columns(probe)) for method, probe in probes if probe is not None]
     if not shown:
         return None
-    end = max(0.1, *(float(np.nanmax(np.abs(matrix_of(probe)), initial=0)) for _, probe in shown))
+    end = 100 * max(0.1, *(float(np.nanmax(np.abs(matrix_of(probe)), initial=0)) for _, probe in shown))
     heights = [max(0.8, 0.19 * len(probe["models"])) for _, probe in shown]
     height = sum(heights) + 0.75 * len(shown) + 0.8
     figure = Figure(figsize=(8.2, height), layout="constrained")
     grid = figure.subplots(len(shown), 2, squeeze=False, gridspec_kw={"height_ratios": heights})
     for (method, probe), (left, right) in zip(shown, grid):
-        lost = left.imshow(matrix_of(probe), cmap=DIVERGING, norm=Normalize(-end, end), aspect="auto")
-        kept = right.imshow(probe["after"], cmap=SEQUENTIAL, norm=Normalize(0, 1), aspect="auto")
+        lost = left.imshow(100 * matrix_of(probe), cmap=DIVERGING, norm=Normalize(-end, end), aspect="auto")
+        kept = right.imshow(100 * probe["after"], cmap=SEQUENTIAL, norm=Normalize(0, 100), aspect="auto")
         _mark_gains(left, matrix_of(probe))
         for axes, colour in ((left, "black"), (right, "white")):
             _frame_own(axes, probe, colour)
@@ -55,10 +55,10 @@ def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
     for axes, title in zip(grid[-1], ("data of client $k$", "data of client $k$")):
         axes.set_xlabel(title)
     thin: dict[str, Any] = {"location": "bottom", "aspect": 40, "fraction": 0.3 / height, "pad": 0.1 / height}
-    bar = figure.colorbar(lost, ax=grid[:, 0], label="forgetting $F_{ik}$ (dots: gains)", **thin)
-    bar.set_ticks([-end, 0, end], labels=[f"{MINUS}{end:.2g}", "0", f"+{end:.2g}"])
+    bar = figure.colorbar(lost, ax=grid[:, 0], label="forgetting $F_{ik}$, points (dots: gains)", **thin)
+    bar.set_ticks([-end, 0, end], labels=[f"{MINUS}{end:.3g}", "0", f"+{end:.3g}"])
     bar.ax.axvline(0, color="black", lw=1.2)
-    figure.colorbar(kept, ax=grid[:, 1], label="accuracy after training", **thin)
+    figure.colorbar(kept, ax=grid[:, 1], label="accuracy after training, %", **thin)
     figure.suptitle(f"round {round}", fontsize=10)
     return figure
 

@@ -13,6 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from fedrecall.atomic_files import explain_write_errors
@@ -92,7 +93,8 @@ def _draw_bar(axes: Axes, place: int, counts: NDArray[np.integer[Any]], colours:
 
 def _label_axes(axes: Axes, shown: NDArray[np.int64], clients: int, title: str) -> None:
     axes.set_title(plain(title), loc="left")
-    axes.set_xlabel("share of the client's training samples")
+    axes.set_xlabel("share of the client's training samples, %")
+    axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     axes.set_ylabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients:,})")
     axes.set_yticks(np.arange(len(shown)), [str(client) for client in shown])
     axes.set_xlim(0, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
 
 from fedrecall.report.comparison import Method
 from fedrecall.report.figures.partition_picture import TEN_COLOURS, class_colours, spans
@@ -49,7 +50,8 @@ def draw_shares(methods: list[Method]) -> Figure | None:
         axes.set_ylim(len(ids) - 0.4, -0.6)
         axes.grid(False)
         axes.tick_params(axis="y", length=0)
-        axes.set_xlabel("share")
+        axes.set_xlabel("share, %")
+        axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     figure.axes[0].set_ylabel("client")
     if few:
         names = class_names(first)

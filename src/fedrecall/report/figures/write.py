@@ -18,9 +18,10 @@ from fedrecall.atomic_files import replace_file
 from fedrecall.errors import InputError
 from fedrecall.report.ablation import Ablation, ablations
 from fedrecall.report.comparison import Method
-from fedrecall.report.curves import curve, look
+from fedrecall.report.curves import curve
 from fedrecall.report.figures.heatmaps import draw_heatmaps, probed_rounds
 from fedrecall.report.figures.shares import draw_shares
+from fedrecall.report.units import factor_of, with_unit
 from fedrecall.report.wording import plain
 
 FORMATS = ("png", "svg", "pdf")
@@ -85,31 +86,32 @@ def draw_curves(methods: list[Method], keys: tuple[str, ...], titles: tuple[str,
     legend_rows = -(-len(methods) // 2)
     figure = Figure(figsize=(6.4 if len(keys) == 1 else 8.2, 3.0 + 0.2 * legend_rows), layout="constrained")
     for axes, key, title in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, titles):
-        for position, method in enumerate(methods):
-            _draw_line(axes, position, method, key)
+        for method in methods:
+            _draw_line(axes, method, key)
         axes.set_xlabel("round")
-        axes.set_ylabel(title)
+        axes.set_ylabel(with_unit(title, key))
         if key in ("forgetting", "learned"):
             axes.axhline(0, color="black", lw=0.8, zorder=1)
     _legend(figure, _band(methods))
     return figure
 
 
-def _draw_line(axes: Axes, position: int, method: Method, key: str) -> None:
-    found = curve(method, key)
+def _draw_line(axes: Axes, method: Method, key: str) -> None:
+    found, factor = curve(method, key), factor_of(key)
     if found is None:
         return
-    colour, dash = look(position, method)
+    look = method.look
     if found.low is not None and found.high is not None:
-        axes.fill_between(found.rounds, found.low, found.high, color=colour, alpha=0.18, lw=0)
+        low, high = factor * found.low, factor * found.high
+        axes.fill_between(found.rounds, low, high, color=look.colour, alpha=0.18, lw=0)
     axes.plot(
         found.rounds,
-        found.mean,
+        factor * found.mean,
         label=plain(method.label),
-        color=colour,
-        ls=DASHES[dash],
+        color=look.colour,
+        ls=DASHES[look.dash],
         lw=1.6,
-        marker=MARKERS[position % len(MARKERS)],
+        marker=MARKERS[look.number % len(MARKERS)],
         markersize=4,
         markevery=max(1, len(found.rounds) // 10),
     )
@@ -134,17 +136,17 @@ def draw_ablation(ablation: Ablation) -> Figure:
     """Final accuracy against one setting, with one standard deviation over seeds."""
     figure = Figure(figsize=(5.2, 3.6), layout="constrained")
     axes = figure.subplots()
-    for position, series in enumerate(ablation.series):
-        colour, dash = look(position, series.method)
+    for series in ablation.series:
+        look = series.method.look
         axes.errorbar(
             series.x,
-            series.mean,
-            yerr=[deviation or 0 for deviation in series.sd] if any(series.sd) else None,
+            100 * np.array(series.mean),
+            yerr=[100 * (deviation or 0) for deviation in series.sd] if any(series.sd) else None,
             label=plain(series.label),
-            color=colour,
-            ls=DASHES[dash],
+            color=look.colour,
+            ls=DASHES[look.dash],
             lw=1.6,
-            marker=MARKERS[position % len(MARKERS)],
+            marker=MARKERS[look.number % len(MARKERS)],
             markersize=5,
             capsize=3,
         )
@@ -154,7 +156,7 @@ def draw_ablation(ablation: Ablation) -> Figure:
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.tick_params(axis="x", which="minor", bottom=False)
     axes.set_xlabel(ablation.title)
-    axes.set_ylabel("final accuracy")
+    axes.set_ylabel("final accuracy, %")
     if np.ptp([x for series in ablation.series for x in series.mean]) < 1e-3:
         axes.margins(y=0.5)  # a difference in the fourth digit should not look like one
     _legend(figure)

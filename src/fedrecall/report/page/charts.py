@@ -12,7 +12,8 @@ import numpy as np
 
 from fedrecall.report.ablation import Ablation
 from fedrecall.report.comparison import Method
-from fedrecall.report.curves import COLOURS, curve, look, thin
+from fedrecall.report.curves import Curve, curve, thin
+from fedrecall.report.looks import Look
 from fedrecall.report.probe_views import (
     Clients,
     by_class,
@@ -24,11 +25,15 @@ from fedrecall.report.probe_views import (
     who_causes,
     who_suffers,
 )
+from fedrecall.report.units import factor_of, number_format, with_unit
+from fedrecall.report.wording import count_of, points
 from fedrecall.runs.reader import RunRecord, is_number
 
 Figure = dict[str, Any]
 MOST_CLIENTS = 12  # in a picture of them
 MOST_NAMED = 200  # whose classes are told
+MOST_TICKS = 10  # rounds that each have one
+LOST, GAINED = "#e88a4a", "#3a86c8"  # as in the matrices
 
 
 def escape(text: object) -> str:
@@ -41,37 +46,47 @@ def plain(values: np.ndarray, digits: int = 5) -> list[float | None]:
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
+def line_of(look: Look) -> Figure:
+    return {"color": look.colour, "dash": look.dash, "width": 2.2}
+
+
 def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
-    """A metric over the rounds, a line for each method and a band where it has several seeds."""
-    traces: list[Figure] = []
-    for position, method in enumerate(methods):
-        found = curve(method, key)
-        if found is None:
-            continue
-        drawn, (colour, dash) = thin(found), look(position, method)
-        rounds = drawn.rounds.tolist()
-        if drawn.low is not None and drawn.high is not None:
-            edge = {"x": rounds, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "meta": position}
-            traces.append({**edge, "y": plain(drawn.low)})
-            traces.append({**edge, "y": plain(drawn.high), "fill": "tonexty", "fillcolor": f"{colour}33"})
-        traces.append(
-            {
-                "x": rounds,
-                "y": plain(drawn.mean),
-                "name": escape(method.label),
-                "mode": "lines+markers" if len(rounds) <= 30 else "lines",
-                "line": {"color": colour, "dash": dash, "width": 2.2},
-                "marker": {"size": 6},
-                "meta": position,
-                "hovertemplate": "%{y:.4~g}",
-            }
-        )
-    if not traces:
+    """A metric over the rounds, a line for each method and a band where it has several seeds.
+
+    None where no method has more than one round of it: single dots say no more than the table.
+    """
+    found = [(position, method, curve(method, key)) for position, method in enumerate(methods)]
+    drawn = [(position, method, thin(line)) for position, method, line in found if line is not None]
+    if not any(len(line.rounds) > 1 for _, _, line in drawn):
         return None
-    vertical: Figure = {"title": title}
+    traces = [trace for position, method, line in drawn for trace in _curve_traces(position, method, line, key)]
+    vertical: Figure = {"title": with_unit(title, key)}
     if key in ("forgetting", "learned"):
         vertical["rangemode"] = "tozero"  # its sign is what matters
-    return {"data": traces, "layout": {"xaxis": {"title": "round"}, "yaxis": vertical}, "curves": True}
+    horizontal: Figure = {"title": "round"}
+    if max(int(line.rounds[-1]) for _, _, line in drawn) <= MOST_TICKS:
+        horizontal["dtick"] = 1  # there is no round 2.5
+    return {"data": traces, "layout": {"xaxis": horizontal, "yaxis": vertical}, "curves": True}
+
+
+def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list[Figure]:
+    factor, rounds, traces = factor_of(key), drawn.rounds.tolist(), []
+    if drawn.low is not None and drawn.high is not None:
+        edge = {"x": rounds, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "meta": position}
+        traces.append({**edge, "y": plain(factor * drawn.low)})
+        filled = {"fill": "tonexty", "fillcolor": f"{method.look.colour}33"}
+        traces.append({**edge, "y": plain(factor * drawn.high), **filled})
+    line = {
+        "x": rounds,
+        "y": plain(factor * drawn.mean),
+        "name": escape(method.label),
+        "mode": "lines+markers" if len(rounds) <= 30 else "lines",
+        "line": line_of(method.look),
+        "marker": {"size": 6},
+        "meta": position,
+        "hovertemplate": number_format(key),
+    }
+    return [*traces, line]
 
 
 def class_figure(methods: list[Method]) -> Figure | None:
@@ -90,13 +105,13 @@ def class_figure(methods: list[Method]) -> Figure | None:
     columns = [name_of(names, c) for c in range(max(map(len, values)))]
     trace = {
         "type": "heatmap",
-        "z": [plain(row, 4) for row in values],
+        "z": [plain(100 * row, 4) for row in values],
         "x": [escape(name) for name in unique(columns)],
         "y": rows,
         "coloraxis": "coloraxis",
         "xgap": 1,
         "ygap": 1,
-        "hovertemplate": "%{y}<br>class: %{x}<br>forgetting: %{z:+.3f}<extra></extra>",
+        "hovertemplate": "%{y}<br>class: %{x}<br>forgetting: %{z:+.1f} points<extra></extra>",
     }
     layout = {"yaxis": {"autorange": "reversed"}, "xaxis": {"type": "category"}}
     return {
@@ -125,21 +140,21 @@ def _bars(run: RunRecord, clients: Clients) -> Figure:
     labels = label_sets(run, set(ids))
     learned = clients.learned[:MOST_CLIENTS]
     details = [
-        [escape(labels.get(client, "labels not recorded")), "–" if np.isnan(gain) else f"{gain:+.3f}"]  # noqa: RUF001
+        [escape(labels.get(client, "labels not recorded")), "–" if np.isnan(gain) else f"{points(gain)} points"]  # noqa: RUF001
         for client, gain in zip(ids, learned)
     ]
     trace = {
         "type": "bar",
         "orientation": "h",
-        "x": plain(values, 4),
+        "x": plain(100 * values, 4),
         "y": [f"client {client}" for client in ids],
-        "marker": {"color": [COLOURS[0] if value >= 0 else COLOURS[1] for value in values]},
+        "marker": {"color": [LOST if value >= 0 else GAINED for value in values]},
         "customdata": details,
-        "hovertemplate": "%{y}<br>forgetting: %{x:+.3f}<br>learned when it trained: %{customdata[1]}"
+        "hovertemplate": "%{y}<br>forgetting: %{x:+.1f} points<br>learned when it trained: %{customdata[1]}"
         "<br>labels: %{customdata[0]}<extra></extra>",
     }
     layout = {
-        "xaxis": {"title": "mean forgetting"},
+        "xaxis": {"title": "mean forgetting, points"},
         "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False},
     }
     return {"data": [trace], "layout": layout, "height": 90 + 24 * len(ids)}
@@ -157,23 +172,25 @@ def client_accuracy_figure(methods: list[Method]) -> Figure | None:
             (value, client) for client, value in zip(last["client"], last["val_accuracy"]) if is_number(value)
         )
         labels = label_sets(run, {client for _, client in pairs[:MOST_NAMED]})
-        colour, dash = look(position, method)
         traces.append(
             {
                 "x": [100 * (rank + 0.5) / len(pairs) for rank in range(len(pairs))],
-                "y": plain(np.array([value for value, _ in pairs])),
+                "y": plain(100 * np.array([value for value, _ in pairs])),
                 "text": [f"client {client}: {escape(labels.get(client, ''))}".rstrip(": ") for _, client in pairs],
                 "name": escape(method.label),
                 "mode": "lines+markers" if len(pairs) <= 30 else "lines",
-                "line": {"color": colour, "dash": dash, "width": 2.2},
+                "line": line_of(method.look),
                 "marker": {"size": 5},
                 "meta": position,
-                "hovertemplate": "%{y:.3f} (%{text})",
+                "hovertemplate": "%{y:.1f} % (%{text})",
             }
         )
     if not traces:
         return None
-    layout = {"xaxis": {"title": "clients from worst to best, %"}, "yaxis": {"title": "accuracy on its own data"}}
+    layout = {
+        "xaxis": {"title": "clients from worst to best, %"},
+        "yaxis": {"title": "accuracy on its own data, %"},
+    }
     return {"data": traces, "layout": layout, "curves": True, "closest": True}
 
 
@@ -186,40 +203,47 @@ def share_figure(run: RunRecord) -> Figure | None:
     shares = counts[chosen] / np.maximum(counts[chosen].sum(axis=1, keepdims=True), 1)
     trace = {
         "type": "heatmap",
-        "z": [plain(row, 3) for row in shares],
+        "z": [plain(100 * row, 3) for row in shares],
         "x": [escape(name) for name in unique([name_of(names, c) for c in range(counts.shape[1])])],
         "y": [f"client {client}" for client in chosen],
         "customdata": [[escape(label_set(row, names))] * counts.shape[1] for row in counts[chosen]],
         "coloraxis": "coloraxis",
         "xgap": 1,
         "ygap": 1,
-        "hovertemplate": "%{y}<br>%{x}: %{z:.1%}<br>has %{customdata}<extra></extra>",
+        "hovertemplate": "%{y}<br>%{x}: %{z:.1f} %<br>has %{customdata}<extra></extra>",
     }
     layout = {"yaxis": {"autorange": "reversed", "type": "category"}, "xaxis": {"type": "category"}}
-    return {"data": [trace], "layout": layout, "scale": "shares", "height": 110 + 24 * len(chosen)}
+    shown, total = len(chosen), count_of(len(counts), "client")
+    caption = f"The classes of {total}" if shown == len(counts) else f"The classes of {shown} of {total}"
+    return {
+        "data": [trace],
+        "layout": layout,
+        "scale": "shares",
+        "height": 110 + 24 * shown,
+        "caption": f"{caption}, in % of the client's training samples.",
+    }
 
 
 def ablation_figure(ablation: Ablation) -> Figure:
     """Final accuracy against one setting."""
     traces = []
-    for position, series in enumerate(ablation.series):
-        colour, dash = look(position, series.method)
+    for series in ablation.series:
         spread = [deviation or 0 for deviation in series.sd]
         traces.append(
             {
                 "x": series.x,
-                "y": plain(np.array(series.mean)),
-                "error_y": {"type": "data", "array": plain(np.array(spread)), "visible": any(spread)},
+                "y": plain(100 * np.array(series.mean)),
+                "error_y": {"type": "data", "array": plain(100 * np.array(spread)), "visible": any(spread)},
                 "name": escape(series.label),
                 "mode": "lines+markers",
-                "line": {"color": colour, "dash": dash, "width": 2.2},
+                "line": line_of(series.method.look),
                 "marker": {"size": 8},
                 "customdata": series.seeds,
-                "hovertemplate": "%{y:.4~g} (seeds: %{customdata})",
+                "hovertemplate": "%{y:.1f} % (seeds: %{customdata})",
             }
         )
     axis: Figure = {"title": ablation.title, "type": "log" if ablation.logarithmic else "linear"}
     if ablation.logarithmic:
         ticks = sorted({x for series in ablation.series for x in series.x})
         axis |= {"tickvals": ticks, "ticktext": [f"{x:g}" for x in ticks]}
-    return {"data": traces, "layout": {"xaxis": axis, "yaxis": {"title": "final accuracy"}, "showlegend": True}}
+    return {"data": traces, "layout": {"xaxis": axis, "yaxis": {"title": "final accuracy, %"}, "showlegend": True}}

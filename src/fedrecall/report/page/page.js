@@ -32,11 +32,12 @@ function theme() {
 function colourAxis(kind, look) {
   const bar = { thickness: 10, outlinewidth: 0, len: 1, tickfont: { color: look.soft, size: 11 } };
   if (kind === "diverging") {
-    const end = page.largest;
+    const end = 100 * page.largest, shown = String(Math.round(end));  // points
     return { colorscale: look.scales.diverging, cmin: -end, cmax: end, cmid: 0,
-             colorbar: { ...bar, tickvals: [-end, 0, end], ticktext: ["−" + end, "0", "+" + end] } };
+             colorbar: { ...bar, tickvals: [-end, 0, end], ticktext: ["−" + shown, "0", "+" + shown] } };
   }
-  return { colorscale: look.scales[kind], cmin: 0, cmax: 1, colorbar: { ...bar, tickvals: [0, 0.5, 1] } };
+  return { colorscale: look.scales[kind], cmin: 0, cmax: 100,
+           colorbar: { ...bar, tickvals: [0, 50, 100], ticktext: ["0 %", "50 %", "100 %"] } };
 }
 
 function takeRoom(div, { height, layout }) {
@@ -72,8 +73,10 @@ function draw(div, figure) {
 
 // The matrices.
 
-const accuracy = (whole) => (whole === null ? null : whole / 10000);
-const signed = (value) => (value === null ? "no validation data" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(3));
+const percent = (whole) => (whole === null ? null : whole / 100);  // of the ten-thousandths in the page's data
+const inPoints = (value) =>
+  value === null ? "no validation data" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(1) + " points";
+const inPercent = (value) => (value === null ? "–" : value.toFixed(1) + " %");
 
 function rowsOf(heatmap, choice, columns) {
   // One probe, or all of them below each other; the columns are those of the round's clients, or all.
@@ -93,15 +96,15 @@ function matrixFigure(heatmap, kind, choice, columns) {
     const where = new Map(probe.data.map((client, column) => [client, column]));
     const values = ids.map((client) => {
       const column = where.get(client);
-      const before = column === undefined ? null : accuracy(probe.before[column]);
-      const after = column === undefined ? null : accuracy(probe.after[place][column]);
-      const f = column === undefined ? null : accuracy(probe.forgotten[place][column]);
+      const before = column === undefined ? null : percent(probe.before[column]);
+      const after = column === undefined ? null : percent(probe.after[place][column]);
+      const f = column === undefined ? null : percent(probe.forgotten[place][column]);
       return { before, after, f };
     });
     z.push(values.map((value) => (kind === "after" ? value.after : value.f)));
     text.push(values.map((value, column) =>
       `model of client ${model}: ${labels(model)}<br>data of client ${ids[column]}: ${labels(ids[column])}` +
-      `<br><b>F = ${signed(value.f)}</b> (before ${value.before ?? "–"}, after ${value.after ?? "–"})` +
+      `<br><b>F = ${inPoints(value.f)}</b> (before ${inPercent(value.before)}, after ${inPercent(value.after)})` +
       `<br>round ${probe.round}`));
     const own = ids.indexOf(model);
     if (own >= 0) {
@@ -170,7 +173,7 @@ function showMatrices() {
           few ? "all" : String(rounds[rounds.length - 1]));
   options(byId("columns"), [["all", "all clients"], ["round", "the round's own clients"]],
           widest > 40 && !few ? "round" : "all");
-  const kinds = { f: "Forgetting F[i, k]", after: "Accuracy after training" };
+  const kinds = { f: "Forgetting F[i, k]", after: "Accuracy after training, %" };
   const pairs = page.heatmaps.flatMap((heatmap) => Object.keys(kinds).map((kind) => [heatmap, kind]));
   // Two methods stand side by side, more below each other.
   if (page.heatmaps.length === 2) pairs.sort((a, b) => (a[1] === b[1] ? 0 : a[1] === "f" ? -1 : 1));
@@ -205,18 +208,52 @@ function showCurves() {
   show(byId("metric-chart"), () => page.figures["metric:" + choice.value]);
   choice.addEventListener("change", () => { define(); redraw((div) => div.id === "metric-chart"); });
   define();
-  for (const button of document.querySelectorAll(".legend button")) {
+}
+
+function listenToLegends() {
+  const buttons = [...document.querySelectorAll(".legend button")];
+  for (const button of buttons) {
     button.addEventListener("click", () => {
       const method = Number(button.dataset.method);
       if (!hidden.delete(method)) hidden.add(method);
-      button.setAttribute("aria-pressed", String(!hidden.has(method)));
+      for (const same of buttons.filter((other) => other.dataset.method === button.dataset.method)) {
+        same.setAttribute("aria-pressed", String(!hidden.has(method)));
+      }
       redraw((div) => drawn.get(div)().curves);
     });
   }
 }
 
+// The table as text, onto the clipboard; where a browser refuses, into a field to copy from by hand.
+
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const field = byId("to-copy");
+    field.value = text;
+    field.hidden = false;
+    field.select();
+    const copied = document.execCommand("copy");
+    field.hidden = copied;
+    return copied;
+  }
+}
+
+function listenToCopies() {
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.addEventListener("click", async () => {
+      const copied = await copyText(page.copies[button.dataset.copy]);
+      byId("copied").textContent = copied ? "Copied." : "Your browser does not allow it: copy it from here.";
+    });
+  }
+}
+
 if (page.heatmaps.length) { showMatrices(); showClients(); }
-showCurves();
+if (byId("metric")) showCurves();
+listenToLegends();
+listenToCopies();
 for (const div of document.querySelectorAll("[data-figure]")) {
   const figure = page.figures[div.dataset.figure];
   if (figure) show(div, () => figure); else div.remove();

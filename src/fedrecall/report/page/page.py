@@ -20,13 +20,16 @@ from fedrecall.measure.metrics import METRICS, SUMMARY
 from fedrecall.report import probe_views as matrices
 from fedrecall.report.ablation import ablations
 from fedrecall.report.comparison import Method, group
-from fedrecall.report.curves import look, measured
-from fedrecall.report.headline import headline, tiles
+from fedrecall.report.curves import measured
+from fedrecall.report.diagnosis import saved_sentences
+from fedrecall.report.headline import NOT_WORSE, headline, tiles
 from fedrecall.report.page import charts
 from fedrecall.report.paper_results import published
+from fedrecall.report.table_texts import as_csv, as_latex
 from fedrecall.report.tables import TABLE_WORDS, card_lines, final_rounds, mean_and_deviation, result_table
-from fedrecall.report.warnings import warnings
-from fedrecall.report.wording import join_words, settings
+from fedrecall.report.warnings import Warning, warnings
+from fedrecall.report.what_was_run import what_was_run
+from fedrecall.report.wording import join_words, thing_name
 from fedrecall.runs.reader import RunRecord, find_runs, load
 from fedrecall.titles import Titles
 from fedrecall.version import __version__
@@ -55,9 +58,11 @@ def page(methods: list[Method]) -> str:
     """The page's text. Jinja escapes every value; the chart library's own text and ours are marked as they are."""
     from plotly.offline import get_plotlyjs
 
-    words = definitions()
     library, script = get_plotlyjs(), _file("page.js")
     data = page_data(methods)
+    table, found = result_table(methods), warnings(methods)
+    shared, own = what_was_run(methods)
+    data["copies"] = {"csv": as_csv(table), "latex": as_latex(table)}
     environment = Environment(
         loader=PackageLoader("fedrecall.report.page", "."),
         autoescape=True,
@@ -75,15 +80,18 @@ def page(methods: list[Method]) -> str:
         version=__version__,
         headline=headline(methods),
         tiles=tiles(methods),
-        words=words,
-        methods=[(method, *look(position, method)) for position, method in enumerate(methods)],
-        table=result_table(methods),
-        warnings=warnings(methods),
+        not_worse=NOT_WORSE,
+        diagnosis=diagnosis(methods, found),
+        words=definitions(),
+        methods=methods,
+        table=table,
+        warnings=found,
         probed=bool(data["heatmaps"]),
         metrics=data["metrics"],
         ablations=data["ablations"],
         figures=data["figures"],
-        settings=settings,
+        shared=shared,
+        own=own,
         partitions=partitions(methods),
         card_lines=card_lines,
         commands=commands(methods),
@@ -92,6 +100,7 @@ def page(methods: list[Method]) -> str:
         quoted=lambda path: shlex.quote(str(path)),
         footnotes=footnotes(methods),
         final_rounds=final_rounds(methods),
+        several_seeds=any(len(method.runs) > 1 for method in methods),
     )
 
 
@@ -150,12 +159,19 @@ def _heatmaps(methods: list[Method]) -> list[dict[str, Any]]:
     return found
 
 
+def diagnosis(methods: list[Method], warned: list[Warning]) -> tuple[list[str], list[str]]:
+    """The sentences of a diagnosis, and its notes, but for those that are among the page's warnings anyhow."""
+    sentences, notes = saved_sentences([run for method in methods for run in method.runs])
+    texts = tuple(warning.text for warning in warned)
+    return sentences, [note for note in notes if not note.endswith(texts)]
+
+
 def _about(method: Method) -> str:
     """The mean forgetting, with what was learned beside it."""
     if not (method.values("forgetting") and method.values("learned")):
-        return ""
+        return ", points"
     lost, gained = (mean_and_deviation(method.values(key), signed=True) for key in ("forgetting", "learned"))
-    return f"; over all probes {lost}, learned {gained}"
+    return f", points; over all probes {lost}, learned {gained}"
 
 
 def definitions() -> dict[str, str]:
@@ -175,8 +191,8 @@ def footnotes(methods: list[Method]) -> list[str]:
 
 
 def title(methods: list[Method]) -> str:
-    data = {m.titles.of("data", m.recipe["data"]) for m in methods}
-    models = {m.titles.of("model", m.recipe["model"]) for m in methods}
+    data = {thing_name("data", m.recipe["data"], m.titles) for m in methods}
+    models = {thing_name("model", m.recipe["model"], m.titles) for m in methods}
     return f"{join_words(sorted(models))} on {join_words(sorted(data))}"
 
 

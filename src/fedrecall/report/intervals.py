@@ -1,0 +1,62 @@
+"""Whether two methods can be told apart: differences paired by seeds, and Student's interval around their mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedrecall.report.comparison import Method, competitors
+
+CLAIM = 0.01  # the difference that readers like to speak of; with one seed, a smaller one may be chance
+# The 97.5 % point of Student's t with 1, 2, .. degrees of freedom, and of the normal distribution.
+STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
+NORMAL = 1.959964
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % point of Student's t.
+
+    >>> round(student(2), 3), round(student(30), 3)
+    (4.303, 2.042)
+    """
+    if freedom <= len(STUDENT):
+        return STUDENT[freedom - 1]
+    z, n = NORMAL, freedom  # Abramowitz and Stegun, 26.7.5
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + first / n + second / n**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean; None of a single number."""
+    if len(values) < 2:
+        return None
+    half = student(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    mean = float(np.mean(values))
+    return mean - half, mean + half
+
+
+def paired_interval(method: Method, other: Method, key: str) -> tuple[float, float] | None:
+    """Of `method` less `other` over the seeds that both have; None where they share fewer than two."""
+    mine, theirs = method.by_seeds(key), other.by_seeds(key)
+    return interval([mine[seeds] - theirs[seeds] for seeds in mine if seeds in theirs])
+
+
+def told_apart(method: Method, other: Method, key: str) -> bool:
+    """Does the paired interval exclude zero? Without one, is the difference one that a reader may speak of?"""
+    found = paired_interval(method, other, key)
+    if found is not None:
+        return found[0] > 0 or found[1] < 0
+    a, b = method.values(key), other.values(key)
+    return bool(a and b) and abs(float(np.mean(a)) - float(np.mean(b))) >= CLAIM - 1e-12
+
+
+def clear_winner(block: list[Method], key: str = "final_accuracy") -> Method | None:
+    """The one that is above every other over the seeds that they share, by the paired interval."""
+    found = competitors(block, key)
+    if len(found) < 2:
+        return None
+    first, *others = found
+    intervals = [paired_interval(first, other, key) for other in others]
+    return first if all(each is not None and each[0] > 0 for each in intervals) else None

@@ -1,0 +1,113 @@
+"""The settings of runs in words: what all methods share once, then what differs between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedrecall.report.comparison import Method
+from fedrecall.report.wording import count_of, in_words, join_words, number, thing_name
+from fedrecall.titles import Titles
+
+Lines = list[tuple[str, str]]  # a title, and a sentence
+
+
+def what_was_run(methods: list[Method]) -> tuple[Lines, list[Lines]]:
+    """The lines that all methods share, and for each method those that it has otherwise."""
+    lines = [settings(method) for method in methods]
+    shared = [line for line in lines[0] if all(line in other for other in lines)]
+    return shared, [[line for line in own if line not in shared] for own in lines]
+
+
+def settings(method: Method) -> Lines:
+    """The settings of a method, a line each."""
+    recipe, titles = method.recipe, method.titles
+    lines = [
+        ("Data", _data(recipe["data"], titles)),
+        ("Partition", _partition(recipe["partition"])),
+        ("Model", _options(thing_name("model", recipe["model"], titles), recipe["model"])),
+        ("Batch norm", _batch_norm(recipe)),
+        ("Algorithm", _options(titles.of("algorithm", recipe["algorithm"]), recipe["algorithm"])),
+        ("Objective", _options(_objective(recipe["objective"], titles), recipe["objective"])),
+        ("Rounds", _rounds(recipe)),
+        ("A client trains", _local(recipe.get("local", {}))),
+        ("Seeds", _seeds(method)),
+    ]
+    return [(title, text) for title, text in lines if text]
+
+
+def _options(name: str, chosen: Mapping[str, Any]) -> str:
+    aside = ("name", "class", "path")
+    rest = {key: value for key, value in chosen.items() if key not in aside and value not in (None, {})}
+    return f"{name} ({in_words(rest)})" if rest else name
+
+
+def _data(chosen: Mapping[str, Any], titles: Titles) -> str:
+    name, kind = thing_name("data", chosen, titles), titles.of("data", chosen)
+    return name if name == kind or ":" in name else f"{name} ({in_words(kind)})"
+
+
+def _objective(chosen: Mapping[str, Any], titles: Titles) -> str:
+    return titles.of("objective", chosen) or "cross-entropy"
+
+
+def _partition(chosen: Mapping[str, Any]) -> str:
+    if chosen["name"] == "python":
+        return "given in Python"
+    parts = [in_words(chosen["name"])]
+    if "alpha" in chosen:
+        parts.append(f"alpha {number(chosen['alpha'])}")
+    if chosen.get("clients"):
+        parts.append(count_of(int(chosen["clients"]), "client"))
+    if chosen.get("validation"):
+        parts.append(f"{number(100 * chosen['validation'])} % of each client's samples for validation")
+    if chosen.get("held_out"):
+        parts.append(f"{count_of(int(chosen['held_out']), 'client')} held out")
+    return ", ".join(parts)
+
+
+def _batch_norm(recipe: Mapping[str, Any]) -> str:
+    """Only what is known: whether a user's own model has any cannot be seen from its recipe."""
+    name, norm = recipe["model"]["name"], recipe["model"].get("norm")
+    if name in ("lenet", "mlp", "embedding") or (name == "resnet18" and norm in ("group", "none")):
+        return "none in the model"
+    if recipe.get("batch_norm", "average") == "local":
+        return "statistics stay with the client (local)"
+    if name == "resnet18":
+        return "statistics are averaged, weighted by samples (average); F uses each client's own"
+    return ""
+
+
+def _rounds(recipe: Mapping[str, Any]) -> str:
+    parts = [number(recipe["rounds"]) if "rounds" in recipe else "", _participation(recipe)]
+    return ", ".join(filter(None, parts))
+
+
+def _participation(recipe: Mapping[str, Any]) -> str:
+    if recipe.get("clients_per_round"):
+        return f"{count_of(int(recipe['clients_per_round']), 'client')} in each"
+    return (
+        f"{number(100 * recipe['participation'])} % of the clients in each" if recipe.get("participation") else ""
+    )
+
+
+def _local(local: Mapping[str, Any]) -> str:
+    parts = [count_of(int(local[key]), key.removesuffix("s")) for key in ("epochs", "steps") if local.get(key)]
+    for key, name in (("batch_size", "batches of"), ("lr", "rate"), ("momentum", "momentum")):
+        if local.get(key):
+            parts.append(f"{name} {number(local[key])}")
+    if local.get("weight_decay"):
+        parts.append(f"weight decay {local['weight_decay']:g}")
+    schedule = local.get("schedule") or {}
+    if schedule.get("name", "constant") != "constant" or schedule.get("warmup"):
+        parts.append(f"schedule {in_words(schedule)}")
+    return ", ".join(parts)
+
+
+def _seeds(method: Method) -> str:
+    parts = []
+    for place, what in enumerate(("run", "partition")):
+        found = list(dict.fromkeys(str(run.seeds[place]) for run in method.runs if run.seeds[place] is not None))
+        if found:
+            parts.append(f"{join_words(found)} for the {what}{'s' if len(found) > 1 else ''}")
+    return ", ".join(parts)
