@@ -76,7 +76,7 @@ def workers_of() -> Callable[[int], list[int]]:
                 command = path.with_name("cmdline").read_bytes()  # of a dead process that is not waited for: empty
             except OSError:
                 continue
-            if parent_of_it == parent and b"fedrecall.engines.processes.worker_main" in command:
+            if parent_of_it == parent and b"processes/worker_main.py" in command:
                 found.append(int(path.parent.name))
         return sorted(found)
 

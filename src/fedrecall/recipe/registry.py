@@ -33,9 +33,9 @@ def import_named(section: str, name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     if not attribute or not all(module_name.split(".")):
         raise InputError(f"{section} is {name!r}; 'module:name' was expected")
-    # A console script does not have the user's folder on its path; `python -m` and a script do.
+    # A console script does not have the user's folder on its path. Last: it must not hide a library.
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

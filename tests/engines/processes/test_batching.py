@@ -6,8 +6,8 @@ from fedrecall.client.work import TrainResult, TrainTask
 from fedrecall.engines.processes.batching import InOrder, Parcel
 
 
-def run_of(count: int, size: int, slots: int = 3) -> InOrder:
-    return InOrder([TrainTask(1, k, k) for k in range(count)], lambda total: size, slots)
+def run_of(count: int, size: int) -> InOrder:
+    return InOrder([TrainTask(1, k, k) for k in range(count)], lambda total: size)
 
 
 def done(run: InOrder, parcel: Parcel) -> list[int]:
@@ -16,36 +16,60 @@ def done(run: InOrder, parcel: Parcel) -> list[int]:
     return [result.task.client for result in run.ready()]
 
 
+def clients(parcel: Parcel) -> list[int]:
+    return [task.client for task in parcel.tasks]
+
+
 def test_results_wait_for_their_turn() -> None:
     run = run_of(7, 3)
-    first, second, third = (run.next() for _ in range(3))
-    assert [task.client for task in second.tasks] == [3, 4, 5]
+    first, second, third = (run.next(worker) for worker in range(3))
+    assert clients(second) == [3, 4, 5]
     assert done(run, third) == []
     assert done(run, first) == [0, 1, 2]
     assert done(run, second) == [3, 4, 5, 6]
     assert run.over()
 
 
-def test_a_slot_is_free_when_all_its_results_are_given_back() -> None:
-    run = run_of(4, 2, slots=1)
-    parcel = run.next()
-    assert run.next() is None
-    run.done(parcel, [TrainResult(task) for task in parcel.tasks])
+def test_a_box_is_free_when_all_its_results_are_given_back() -> None:
+    run = run_of(8, 2)
+    first, second = run.next(0), run.next(0)
+    assert {first.box, second.box} == {0, 1}
+    assert run.next(0) is None
+    run.done(first, [TrainResult(task) for task in first.tasks])
     results = run.ready()
     next(results)
-    assert run.next() is None  # the second result still lies there
+    assert run.next(0) is None  # the second result still lies there
     assert [result.task.client for result in results] == [1]
-    assert [task.client for task in run.next().tasks] == [2, 3]
+    again = run.next(0)
+    assert (clients(again), again.box) == ([4, 5], first.box)
+
+
+def test_a_worker_whose_boxes_are_full_does_not_keep_others_from_work() -> None:
+    run = run_of(4, 1)
+    slow, *held = run.next(0), run.next(1), run.next(1)
+    assert [done(run, parcel) for parcel in held] == [[], []]
+    assert run.next(1) is None
+    assert clients(run.next(2)) == [3]
+    assert done(run, slow) == [0, 1, 2]
 
 
 def test_a_lost_parcel_is_run_again_one_by_one() -> None:
     run = run_of(5, 3)
-    first, second = run.next(), run.next()
+    first, second = run.next(0), run.next(1)
     assert done(run, second) == []
     run.lost(first)
-    singles = [run.next(), run.next()]
-    assert [[task.client for task in parcel.tasks] for parcel in singles] == [[0], [1]]
+    singles = [run.next(2), run.next(2)]
+    assert [clients(parcel) for parcel in singles] == [[0], [1]]
     assert done(run, singles[1]) == []
     assert done(run, singles[0]) == [0, 1]
-    assert done(run, run.next()) == [2, 3, 4]
+    assert done(run, run.next(2)) == [2, 3, 4]
     assert run.over()
+
+
+def test_of_two_lost_parcels_the_lower_is_run_first() -> None:
+    # In the other order, two new workers would fill all their boxes with results that wait for the first.
+    run = run_of(12, 6)
+    first, second = run.next(0), run.next(1)
+    run.lost(first)
+    run.lost(second)
+    assert [clients(run.next(worker)) for worker in (2, 2, 3, 3)] == [[0], [1], [2], [3]]

@@ -13,6 +13,7 @@ from fedrecall.client.work import EvaluateResult, Task, TrainResult, TrainTask
 from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
 from fedrecall.vector import Tensors
 
+BOXES = 2  # of a worker: one that it fills, and one whose results wait for their turn
 Answer = TrainResult | EvaluateResult  # of one task
 
 # Of each result what is no vector; whose the rows of each stack are; and where the stacks lie.
@@ -25,46 +26,49 @@ class Parcel:
 
     places: list[int]  # of its tasks among all
     tasks: list[Task]
-    slot: int = -1  # where its results lie
+    worker: int = -1  # who runs them
+    box: int = -1  # in which of this worker's boxes their results lie
 
 
 class InOrder:
     """One call of an engine: what waits, what is done, and whose turn it is.
 
-    A slot holds the vectors of a parcel's results from when it is handed out until all of them were given back.
+    One of a worker's boxes holds the vectors of a parcel's results from when it is handed out until all of them
+    were given back. None waits for ever: the lowest parcel is handed out first, and when one is lost with its
+    worker, there is a new worker, whose boxes are free.
     """
 
-    def __init__(self, tasks: list[Task], parcel_size: Callable[[int], int], slots: int) -> None:
+    def __init__(self, tasks: list[Task], parcel_size: Callable[[int], int]) -> None:
         size = parcel_size(len(tasks))
         starts = range(0, len(tasks), size)
         parts = [list(range(start, min(start + size, len(tasks)))) for start in starts]
         self._waiting = deque(Parcel(places, [tasks[place] for place in places]) for places in parts)
         self._finished: dict[int, tuple[Answer, Parcel]] = {}
-        self._held: dict[int, int] = {}  # results not yet given back, by slot
-        self._free = list(range(slots))
+        self._held: dict[tuple[int, int], int] = {}  # results not yet given back, by worker and box
+        self._free: dict[int, list[int]] = {}  # boxes, by worker
         self._total, self._expected = len(tasks), 0
 
     def over(self) -> bool:
         return self._expected == self._total
 
-    def next(self) -> Parcel | None:
-        """The next parcel, if one waits and there is a place for its results."""
-        if not self._waiting or not self._free:
+    def next(self, worker: int) -> Parcel | None:
+        """The next parcel for a worker, if one waits and the worker has a place for its results."""
+        free = self._free.setdefault(worker, list(range(BOXES)))
+        if not self._waiting or not free:
             return None
         parcel = self._waiting.popleft()
-        parcel.slot = self._free.pop()
+        parcel.worker, parcel.box = worker, free.pop()
         return parcel
 
     def done(self, parcel: Parcel, results: list[Answer]) -> None:
-        self._held[parcel.slot] = len(results)
+        self._held[parcel.worker, parcel.box] = len(results)
         for place, result in zip(parcel.places, results):
             self._finished[place] = result, parcel
 
     def lost(self, parcel: Parcel) -> None:
-        """To be run again, next, one by one."""
-        self._free.append(parcel.slot)
+        """To be run again, one by one, by others: its worker is gone."""
         singly = [Parcel([place], [task]) for place, task in zip(parcel.places, parcel.tasks)]
-        self._waiting.extendleft(reversed(singly))
+        self._waiting = deque(sorted([*singly, *self._waiting], key=lambda waiting: waiting.places[0]))
 
     def ready(self) -> Iterator[Answer]:
         """The results whose turn it is."""
@@ -72,9 +76,9 @@ class InOrder:
             result, parcel = self._finished.pop(self._expected)
             yield result
             self._expected += 1
-            self._held[parcel.slot] -= 1
-            if not self._held[parcel.slot]:
-                self._free.append(parcel.slot)
+            self._held[parcel.worker, parcel.box] -= 1
+            if not self._held[parcel.worker, parcel.box]:
+                self._free[parcel.worker].append(parcel.box)
 
 
 def pack(results: list[Answer], box: Box) -> Packed:

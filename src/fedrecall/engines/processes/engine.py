@@ -2,12 +2,14 @@
 
 Workers are plain subprocesses, so that a script without a main guard, standard input and a notebook all work.
 Tasks are handed out in their order; results are given back in their order. A worker that dies, or does not answer
-in time, is replaced, and what it was doing is done again.
+in time, is replaced, and what it was doing is done again. Results lie in boxes of the worker that made them: a few
+mapped files for each worker, however many there are.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import shutil
@@ -28,8 +30,10 @@ import torch
 from fedrecall.client.work import Job, Result, Task
 from fedrecall.data.federation import Federation
 from fedrecall.engines.engine import Engine
-from fedrecall.engines.processes.batching import InOrder, Parcel, unpack
-from fedrecall.engines.processes.connection import Door, receive
+from fedrecall.engines.processes import connection as link
+from fedrecall.engines.processes import worker_main
+from fedrecall.engines.processes.batching import BOXES, InOrder, Parcel, unpack
+from fedrecall.engines.processes.search_path import libraries_first
 from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
 from fedrecall.errors import ClientError, InputError, WriteError
 from fedrecall.recipe.settings import Execution
@@ -37,6 +41,7 @@ from fedrecall.runs.client_states import States
 from fedrecall.vector import Tensors
 
 MOST_DEATHS = 3  # of workers on one task, before the run is stopped
+START = 300.0  # seconds for a worker to begin: it imports torch and the user's code, perhaps on a busy machine
 GRACE = 10.0  # seconds for an idle worker to end by itself
 PARCELS = 4  # for each worker in a round at least, so that none idles at its end
 PARCEL_BYTES = 8 * 2**20
@@ -46,12 +51,19 @@ PARCEL_BYTES = 8 * 2**20
 class Member:
     """A worker process and what it is doing."""
 
+    number: int  # among all that were ever started
     process: subprocess.Popen[bytes]
     connection: Connection
+    deadline: float  # when it should have begun, or its parcel should be done
+    published: tuple[Header, Header] | None = None  # what it was last told to start from
     parcel: Parcel | None = None
     ready: bool = False  # it has said that it has begun
-    deadline: float = math.inf  # when its parcel should be done
-    hung: bool = False  # it was not, and the worker was killed
+    hung: bool = False  # its parcel was not done in time, and it was killed
+
+    @property
+    def results(self) -> str:
+        """What its boxes' names begin with."""
+        return f"result-{self.number}"
 
 
 class Processes(Engine):
@@ -71,13 +83,9 @@ class Processes(Engine):
 
     def open(self, job: Job, federation: Federation, states: States) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="fedrecall-engine-"))
-        self._door = Door()
-        self._greeting = (
-            self._folder,
-            [self._folder, *federation.temporary_folders()],
-            sys.path,
-            cloudpickle.dumps((job, federation.handle(), states)),
-        )
+        self._leftovers = [str(folder) for folder in (self._folder, *federation.temporary_folders())]
+        setup = cloudpickle.dumps((job, federation.handle(), states))
+        self._greeting = libraries_first(), sys.path, setup, str(self._folder)
         self._threads, self._threads_before = job.local.threads, torch.get_num_threads()
         # As `serial` has them, and no more: the threads of sums here would take the workers' cores from them.
         torch.set_num_threads(job.local.threads)
@@ -86,6 +94,7 @@ class Processes(Engine):
         self._boxes = Boxes(self._folder)
         self._deaths: dict[Task, Counter[str]] = {}
         self._members: list[Member] = []
+        self._numbers, self._stillborn = itertools.count(), 0
         try:
             self._fill()
         except BaseException:
@@ -93,42 +102,35 @@ class Processes(Engine):
             raise
 
     def _fill(self) -> None:
-        """Start as many workers as are missing; those that end before they come in are started again."""
-        started: list[subprocess.Popen[bytes]] = []
-        for _ in range(MOST_DEATHS):
-            started = self._start(self.workers - len(self._members))
-            if len(self._members) == self.workers:
-                return
-        codes = {process.returncode for process in started if process.returncode is not None}
-        raise ClientError(f"worker processes ended before they began, with exit code {sorted(codes)}")
+        """Start as many workers as are missing."""
+        while len(self._members) < self.workers:
+            self._start(self.workers - len(self._members))
 
-    def _start(self, count: int) -> list[subprocess.Popen[bytes]]:
-        environment = {**os.environ, **self._door.key(), "OMP_NUM_THREADS": str(self._threads)}
-        command = [sys.executable, "-m", "fedrecall.engines.processes.worker_main", str(self._door.port)]
-        # All are started before the first is waited for: they import torch at the same time.
-        started = [subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) for _ in range(count)]
-        try:
-            for process, connection in self._door.admit(started):
-                self._members.append(Member(process, connection))
-                with contextlib.suppress(ConnectionError):  # a dead worker is noticed when its answer is awaited
-                    connection.send(self._greeting)
-                    if self._published:
-                        connection.send(("publish", *self._published))
-        except BaseException:
-            for process in started:
-                process.kill()
-            raise
-        return started
+    def _start(self, count: int) -> None:
+        """Start and greet so many; those that end before they can be greeted are missing again."""
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads)}
+        deadline = time.monotonic() + max(START, self.client_timeout or 0)
+        started = []
+        for _ in range(count):  # all, before the first is waited for
+            process, connection = link.start(worker_main.__file__, self._leftovers, environment)
+            started.append(Member(next(self._numbers), process, connection, deadline))
+            self._members.append(started[-1])
+        for member in started:
+            if not member.connection.poll(max(0.0, deadline - time.monotonic())):
+                raise silent(member)
+            try:
+                link.receive(member.connection)  # it is there, and reads: what is sent now does not wait for ever
+                member.connection.send((*self._greeting, member.results))
+            except (EOFError, ConnectionError):
+                self._bury(member)
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
+        """Workers are told when they are next given tasks."""
         self._published = self._server_box.put(server), self._buffer_box.put(buffers)
         self._vector_bytes = sum(tensor.nbytes for tensor in server.values())
-        for member in self._members:
-            with contextlib.suppress(ConnectionError):
-                member.connection.send(("publish", *self._published))
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        run = InOrder(list(tasks), self._parcel_size, 2 * self.workers)
+        run = InOrder(list(tasks), self._parcel_size)
         while not run.over():
             self._hand_out(run)
             for member in self._answered():
@@ -144,17 +146,24 @@ class Processes(Engine):
     def _hand_out(self, run: InOrder) -> None:
         for member in self._members:
             if member.parcel is None:
-                member.parcel = run.next()
-                if member.parcel is None:
-                    return
-                self._set_deadline(member)
-                with contextlib.suppress(ConnectionError):
-                    member.connection.send(("tasks", member.parcel.tasks, member.parcel.slot))
+                member.parcel = run.next(member.number)
+                if member.parcel is not None:
+                    self._set_deadline(member)
+                    with contextlib.suppress(ConnectionError):  # noticed when its answer is awaited
+                        self._send(member, member.parcel)
+
+    def _send(self, member: Member, parcel: Parcel) -> None:
+        if member.published is not self._published:
+            assert self._published is not None
+            member.connection.send(("publish", *self._published))
+            member.published = self._published
+        member.connection.send(("tasks", parcel.tasks, parcel.box))
 
     def _set_deadline(self, member: Member) -> None:
-        """From now on, if the worker has begun: imports take as long as they take."""
-        if self.client_timeout is not None and member.parcel is not None and member.ready:
-            member.deadline = time.monotonic() + self.client_timeout * len(member.parcel.tasks)
+        """From now on, if the worker has begun; until then it has the time of its start."""
+        if member.ready:
+            seconds = math.inf if self.client_timeout is None else self.client_timeout
+            member.deadline = time.monotonic() + seconds * len(member.parcel.tasks) if member.parcel else math.inf
 
     def _answered(self) -> list[Member]:
         """The busy workers that have sent something, or have ended. Those whose time is up are killed."""
@@ -164,6 +173,8 @@ class Processes(Engine):
         answered = [busy[connection] for connection in wait(list(busy), left)]  # type: ignore[index]
         for member in busy.values():
             if member not in answered and member.deadline <= time.monotonic():
+                if not member.ready:
+                    raise silent(member)
                 member.process.kill()  # its connection ends by that
                 member.deadline, member.hung = math.inf, True
         return answered
@@ -173,13 +184,13 @@ class Processes(Engine):
         parcel = member.parcel
         assert parcel is not None
         try:
-            kind, what, extra = receive(member.connection)
+            kind, what, extra = link.receive(member.connection)
         except EOFError:
             self._replace(member, parcel)
             run.lost(parcel)
             return
         if kind == "ready":
-            member.ready = True
+            member.ready, self._stillborn = True, 0
             self._set_deadline(member)
             return
         member.parcel, member.deadline = None, math.inf
@@ -194,15 +205,27 @@ class Processes(Engine):
         run.done(parcel, unpack(parcel.tasks, extra, self._boxes))
 
     def _replace(self, member: Member, parcel: Parcel) -> None:
-        member.process.kill()  # it may have closed its connection and live on
-        code = member.process.wait()
-        member.connection.close()
-        self._members.remove(member)
-        if len(parcel.tasks) == 1:  # else they are run one by one now, and the one that kills is found
+        code = self._bury(member)
+        if (
+            member.ready and len(parcel.tasks) == 1
+        ):  # else they are run one by one now, and the one that kills is found
             died = f"ended its worker process {{}} (exit code {code})"
             hung = f"did not answer for {self.client_timeout} s {{}} (execution.client_timeout)"
             self._count(parcel.tasks[0], hung if member.hung else died)
         self._fill()
+
+    def _bury(self, member: Member) -> int:
+        """The exit code of a worker whose connection has ended; nothing of it is left."""
+        member.process.kill()  # it may have closed its connection and live on
+        code = member.process.wait()
+        member.connection.close()
+        self._members.remove(member)
+        for box in range(BOXES):
+            self._boxes.drop(f"{member.results}-{box}")
+        self._stillborn += not member.ready
+        if self._stillborn == MOST_DEATHS * self.workers:
+            raise ClientError(f"worker processes ended before they began, with exit code {code}")
+        return code
 
     def _count(self, task: Task, death: str) -> None:
         deaths = self._deaths.setdefault(task, Counter())
@@ -225,8 +248,14 @@ class Processes(Engine):
             # Not before: a worker whose engine is gone deletes what the engine has left.
             member.connection.close()
         torch.set_num_threads(self._threads_before)
-        self._door.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def silent(member: Member) -> ClientError:
+    return ClientError(
+        f"worker process {member.process.pid} did not begin: it had {START:.0f} s, or execution.client_timeout if "
+        "that is longer, to import torch and your code"
+    )
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

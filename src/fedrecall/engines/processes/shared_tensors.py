@@ -5,6 +5,7 @@ Nothing is pickled and nothing goes through a pipe but the header, which says wh
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
@@ -23,7 +24,8 @@ from fedrecall.vector import ALIGNMENT, Tensors
 class Header:
     """Where the tensors of one `put` lie."""
 
-    file: str
+    box: str
+    file: str  # of the box, as large as it is now
     places: tuple[tuple[str, torch.dtype, tuple[int, ...], int], ...]  # name, dtype, shape, offset
 
 
@@ -50,7 +52,7 @@ class Box:
                 there.copy_(given)
             else:
                 torch.stack(given, out=there)
-        return Header(self._path().name, tuple(places))
+        return Header(self.name, self._path().name, tuple(places))
 
     def _path(self) -> Path:
         return self.folder / f"{self.name}-{self._generation}"
@@ -58,6 +60,8 @@ class Box:
     def _at_least(self, size: int) -> mmap.mmap:
         """The mapping; a larger one is a new file, because a mapped file cannot grow everywhere."""
         if self._memory is None or len(self._memory) < size:
+            self._memory = None  # which ends the mapping
+            delete(self._path())
             self._generation += 1
             with explain_write_errors(self._path()), self._path().open("wb") as file:
                 file.truncate(max(size, mmap.PAGESIZE))
@@ -72,14 +76,26 @@ class Boxes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._memories: dict[str, mmap.mmap] = {}
+        self._memories: dict[str, tuple[str, mmap.mmap]] = {}  # the file and its mapping, by box
 
     def take(self, header: Header) -> Tensors:
         """The tensors, in the shared memory itself: copy what must outlive the next `put`."""
-        if header.file not in self._memories:
-            self._memories[header.file] = mapped(self.folder / header.file)
-        memory = self._memories[header.file]
+        file, memory = self._memories.get(header.box, ("", None))
+        if memory is None or file != header.file:
+            memory = mapped(self.folder / header.file)
+            self._memories[header.box] = header.file, memory  # the mapping before it ends with its last tensor
         return {name: view(memory, dtype, shape, offset) for name, dtype, shape, offset in header.places}
+
+    def drop(self, box: str) -> None:
+        """Delete a box that nobody will put into again; tensors that were taken from it stay good."""
+        self._memories.pop(box, None)
+        for file in self.folder.glob(f"{box}-*"):
+            delete(file)
+
+
+def delete(path: Path) -> None:
+    with contextlib.suppress(OSError):  # Windows keeps a file while it is mapped: it goes with the folder
+        path.unlink(missing_ok=True)
 
 
 def mapped(path: Path) -> mmap.mmap:

@@ -1,85 +1,54 @@
-"""A worker process of the `processes` engine: `python -m fedrecall.engines.processes.worker_main PORT`.
+"""Where a worker process of the `processes` engine begins: `python -P worker_main.py END FOLDER..`.
 
-It connects to the engine that started it, is told what to run, and answers until the engine is gone. Vectors come
-and go through boxes.
+It is run as a file, and imports nothing but the standard library before the engine has said where to look for
+modules: a `random.py` in the folder in which the user happens to work is none of ours. The folders are those that
+the engine would leave behind if it were killed.
 """
 
 from __future__ import annotations
 
+import multiprocessing.connection
 import os
 import shutil
 import signal
 import sys
 from multiprocessing.connection import Connection
-from pathlib import Path
-
-import cloudpickle
-import torch
-
-from fedrecall.client.work import Task
-from fedrecall.client.worker import Worker
-from fedrecall.engines.malloc import keep_freed_memory
-from fedrecall.engines.processes import connection as link
-from fedrecall.engines.processes.batching import pack
-from fedrecall.engines.processes.shared_tensors import Box, Boxes
-from fedrecall.errors import InputError, WriteError
-from fedrecall.user_code import their_traceback
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the engine decides
-    keep_freed_memory()
-    connection = link.connect(int(sys.argv[1]))
-    folder, leftovers, path, setup = connection.recv()
-    sys.path[:] = path
+    connection, folders = inherited(int(sys.argv[1])), sys.argv[2:]
     try:
-        # From the engine that started this process, over a connection that only the two of them have the key to.
-        job, handle, states = cloudpickle.loads(setup)
-        torch.set_num_threads(job.local.threads)
-        worker = Worker(job, handle.open(), states)
-    except Exception as error:
-        connection.send(("failed", None, their_traceback(error)))
-        return
-    try:
-        connection.send(("ready", None, None))
-        serve(connection, worker, folder)
+        connection.send("here")
+        work(connection, *connection.recv())
     except (EOFError, ConnectionError):  # the engine is gone, perhaps killed: leave nothing of it behind
-        for path in leftovers:
-            shutil.rmtree(path, ignore_errors=True)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def serve(connection: Connection, worker: Worker, folder: Path) -> None:
-    boxes, results = Boxes(folder), dict[int, Box]()
-    while True:
-        kind, *rest = link.receive(connection)
-        if kind == "stop":
-            return
-        if kind == "publish":
-            server, buffers = ({name: t.clone() for name, t in boxes.take(header).items()} for header in rest)
-            worker.publish(server, buffers)
-        else:
-            tasks, slot = rest
-            # Of this worker's own: another may fill the same slot in another round, with more.
-            box = results.setdefault(slot, Box(folder, f"result-{os.getpid()}-{slot}"))
-            connection.send(answer(worker, tasks, box))
+def inherited(number: int) -> Connection:
+    """This worker's end of the connection; processes that user code starts here do not get it."""
+    if sys.platform == "win32":
+        os.set_handle_inheritable(number, False)
+        return multiprocessing.connection.PipeConnection(number)
+    os.set_inheritable(number, False)
+    return Connection(number)
 
 
-def answer(worker: Worker, tasks: list[Task], box: Box) -> tuple[object, ...]:
-    """The results of a parcel; their vectors are left in the box."""
-    results = []
-    for task in tasks:
-        try:
-            results.append(worker.run(task))
-        except WriteError as error:
-            return "unwritten", task, str(error)
-        except InputError as error:
-            return "refused", task, str(error)
-        except Exception as error:
-            return "failed", task, their_traceback(error)
+def work(
+    connection: Connection, libraries: list[str], path: list[str], setup: bytes, folder: str, name: str
+) -> None:
+    """Import what is ours, then what is the user's, and answer until the engine is gone or has had enough."""
+    sys.path[:] = libraries
     try:
-        return "done", None, pack(results, box)
-    except WriteError as error:
-        return "unwritten", None, str(error)
+        from fedrecall.engines.processes import serving
+    except Exception:
+        import traceback
+
+        connection.send(("failed", None, traceback.format_exc()))
+        return
+    sys.path[:] = path
+    serving.begin(connection, setup, folder, name)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,66 @@
+"""What a worker process does once it has begun: it publishes and runs what it is told. Vectors come and go through
+boxes."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import cloudpickle
+import torch
+
+from fedrecall.client.work import Task
+from fedrecall.client.worker import Worker
+from fedrecall.engines.malloc import keep_freed_memory
+from fedrecall.engines.processes.batching import BOXES, pack
+from fedrecall.engines.processes.connection import receive
+from fedrecall.engines.processes.shared_tensors import Box, Boxes
+from fedrecall.errors import InputError, WriteError
+from fedrecall.user_code import their_traceback
+
+
+def begin(connection: Connection, setup: bytes, folder: str, name: str) -> None:
+    """Make a worker of what the engine has sent, say so, and serve."""
+    keep_freed_memory()
+    try:
+        # From the engine that started this process, over a connection that only the two of them have.
+        job, handle, states = cloudpickle.loads(setup)
+        torch.set_num_threads(job.local.threads)
+        worker = Worker(job, handle.open(), states)
+    except Exception as error:
+        connection.send(("failed", None, their_traceback(error)))
+        return
+    connection.send(("ready", None, None))
+    serve(connection, worker, Path(folder), name)
+
+
+def serve(connection: Connection, worker: Worker, folder: Path, name: str) -> None:
+    boxes, results = Boxes(folder), [Box(folder, f"{name}-{number}") for number in range(BOXES)]
+    while True:
+        kind, *rest = receive(connection)
+        if kind == "stop":
+            return
+        if kind == "publish":
+            server, buffers = ({key: t.clone() for key, t in boxes.take(header).items()} for header in rest)
+            worker.publish(server, buffers)
+        else:
+            tasks, box = rest
+            connection.send(answer(worker, tasks, results[box]))
+
+
+def answer(worker: Worker, tasks: list[Task], box: Box) -> tuple[object, ...]:
+    """The results of a parcel; their vectors are left in the box."""
+    results = []
+    for task in tasks:
+        try:
+            results.append(worker.run(task))
+        except WriteError as error:
+            return "unwritten", task, str(error)
+        except InputError as error:
+            return "refused", task, str(error)
+        except Exception as error:
+            return "failed", task, their_traceback(error)
+    try:
+        return "done", None, pack(results, box)
+    except WriteError as error:
+        return "unwritten", None, str(error)
