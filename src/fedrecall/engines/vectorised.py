@@ -6,7 +6,6 @@ The results are those of `serial` up to rounding, not to the bit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Self
 
@@ -19,6 +18,7 @@ from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
 from fedrecall.engines.engine import Engine
 from fedrecall.engines.malloc import keep_freed_memory
+from fedrecall.engines.threads import Threads
 from fedrecall.errors import InputError
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import States
@@ -67,7 +67,7 @@ class Vectorised(Engine):
         self._cohorts: SimpleQueue[Cohort] = SimpleQueue()
         for _ in range(self.workers):
             self._cohorts.put(Cohort(job, federation))
-        self._pool = ThreadPoolExecutor(self.workers, initializer=torch.set_num_threads, initargs=(1,))
+        self._threads = Threads(self.workers, lambda: torch.set_num_threads(1))
         # Such an algorithm sends its clients' models as they are, so their sum is all that is wanted.
         self._sends_models = job.algorithm.sends_models and not job.own_buffers
 
@@ -84,7 +84,7 @@ class Vectorised(Engine):
                 self.failed = None
                 yield result
             return
-        for results in self._pool.map(self._train, self._groups(training)):
+        for results in self._threads.map(self._train, self._groups(training)):
             yield from results
 
     def _groups(self, tasks: Sequence[TrainTask]) -> list[list[TrainTask]]:
@@ -125,7 +125,7 @@ class Vectorised(Engine):
             yield self._worker.finished_with(task, trained.w[i], buffers, state, rows.steps[i], rows.losses[i])
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._threads.close()
         torch.set_num_threads(self._threads_before)
 
 

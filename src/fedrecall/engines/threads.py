@@ -1,0 +1,83 @@
+"""Threads that can be left: whoever waits for them can be interrupted, and one that hangs keeps nobody.
+
+A pool of the standard library waits for its threads when it is closed, and again when Python ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
+
+PAUSE = 0.2  # seconds: not on every system does a signal wake who waits
+GRACE = 2.0  # seconds for what is under way when the threads are closed
+
+T = TypeVar("T")
+R = TypeVar("R")
+Call = tuple[Future[Any], Callable[[Any], Any], Any]  # where the result goes, the function and its argument
+
+
+class Threads:
+    """So many threads, each of which calls `begin` first."""
+
+    def __init__(self, count: int, begin: Callable[[], object]) -> None:
+        self._closed = False
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._threads = [Thread(target=self._serve, args=(begin,), daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """The function of each item, in their order; all are begun at once."""
+        futures: list[Future[R]] = []
+        for item in items:
+            futures.append(Future())
+            self._calls.put((futures[-1], function, item))
+        futures.reverse()
+        try:
+            while futures:
+                while not wait(futures[-1:], PAUSE).done:
+                    pass
+                yield futures.pop().result()  # not kept here: it is large
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the threads. What is under way is interrupted, and left behind if it takes no notice."""
+        self._closed = True
+        for _ in self._threads:
+            self._calls.put(None)
+        for _ in range(round(GRACE / PAUSE)):
+            end = time.monotonic() + PAUSE
+            for thread in self._threads:
+                thread.join(max(0.0, end - time.monotonic()))
+            left = [thread for thread in self._threads if thread.is_alive()]
+            if not left:
+                return
+            for thread in left:
+                interrupt(thread)
+
+    def _serve(self, begin: Callable[[], object]) -> None:
+        begin()
+        while (call := self._calls.get()) is not None and not self._closed:
+            carry_out(*call)
+            del call  # its result is not kept while this thread waits
+
+
+def carry_out(future: Future[Any], function: Callable[[Any], Any], item: Any) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(function(item))
+        except BaseException as error:
+            future.set_exception(error)
+
+
+def interrupt(thread: Thread) -> None:
+    """Raise `SystemExit` in a thread before its next line of Python; a call that does not return goes on."""
+    if thread.ident is not None and thread.is_alive():
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
