@@ -21,6 +21,7 @@ import fedrecall.objectives
 from fedrecall import Algorithm, FedAvg, Objective
 from fedrecall.algorithms import ALGORITHMS
 from fedrecall.objectives import OBJECTIVES
+from fedrecall.recipe.registry import import_named
 
 MINE = '''
 from dataclasses import dataclass
@@ -239,3 +240,14 @@ def test_an_algorithm_without_options_of_its_own_is_one_line() -> None:
         pass
 
     assert Mine().weight("w", 7, 3) == 7.0
+
+
+def test_the_working_folder_comes_after_libraries_and_before_earlier_ones(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/library"])
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "found_here.py").write_text(f"def {name}():\n    pass\n")
+        monkeypatch.chdir(tmp_path / name)
+        monkeypatch.delitem(sys.modules, "found_here", raising=False)
+        assert import_named("model", f"found_here:{name}").__name__ == name
+    assert sys.path == ["/library", str(tmp_path / "second"), str(tmp_path / "first")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import signal
+import sys
 from typing import NoReturn
 
 import click
@@ -94,4 +95,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:  # `python -m` puts the working folder first, where it would hide libraries
+        del sys.path[0]
     main()

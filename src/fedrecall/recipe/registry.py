@@ -18,6 +18,7 @@ from fedrecall.user_code import has_their_lines, note_key
 
 # Given by the program, not by the recipe.
 SUPPLIED = ("sample_shape", "num_classes", "folder")
+WORKING_FOLDERS: list[str] = []  # that were added to the path of this process
 
 
 def find(section: str, name: str, listing: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -33,9 +34,7 @@ def import_named(section: str, name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     if not attribute or not all(module_name.split(".")):
         raise InputError(f"{section} is {name!r}; 'module:name' was expected")
-    # A console script does not have the user's folder on its path. Last: it must not hide a library.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    add_working_folder()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -55,6 +54,16 @@ def import_named(section: str, name: str) -> Callable[..., Any]:
             f"{section} is {name!r}, but {module_name!r} has no such function; {nearest(attribute, names)}"
         )
     return typing.cast(Callable[..., Any], found)
+
+
+def add_working_folder() -> None:
+    """Have the user's folder on the path, where a console script has none: last, so that it hides no library, but
+    before those in which this process has worked earlier."""
+    here = os.getcwd()
+    if here not in sys.path:
+        earlier = [sys.path.index(folder) for folder in WORKING_FOLDERS if folder in sys.path]
+        sys.path.insert(min(earlier, default=len(sys.path)), here)
+        WORKING_FOLDERS.append(here)
 
 
 def options(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from multiprocessing.connection import Connection
 
 
@@ -43,8 +44,6 @@ def work(
     try:
         from fedrecall.engines.processes import serving
     except Exception:
-        import traceback
-
         connection.send(("failed", None, traceback.format_exc()))
         return
     sys.path[:] = path
