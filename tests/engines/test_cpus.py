@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from torch import nn
 
-from fedrecall import WSM, FedAvg, Local
-from fedrecall.client.work import Job
 from fedrecall.engines import cpus
-from fedrecall.engines.auto import choose
-from fedrecall.engines.processes.engine import Processes
-from fedrecall.engines.serial import Serial
-from fedrecall.recipe.settings import Execution
-
-MODEL = nn.Conv2d(1, 1, 1)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("max 100000", None), ("150000 100000", 2), ("50000 100000", 1)])
@@ -41,20 +32,3 @@ def test_slurms_allotment_counts(monkeypatch) -> None:
     assert cpus.usable_cpus() == 3
     monkeypatch.delenv("SLURM_CPUS_PER_TASK")
     assert cpus.usable_cpus() == 64
-
-
-def chosen(steps: int, clients: int = 10, **execution) -> tuple[type, int | None]:
-    job = Job(lambda: MODEL, FedAvg(), WSM(), Local(), 0)
-    engine = choose(Execution(**execution), job, MODEL, clients, steps)
-    return type(engine), engine.workers
-
-
-def test_auto_takes_workers_for_long_runs_only(monkeypatch) -> None:
-    monkeypatch.setattr("fedrecall.engines.auto.usable_cpus", lambda: 4)
-    assert chosen(100) == (Serial, 1)
-    assert chosen(100_000) == (Processes, 4)
-    assert chosen(100_000, clients=2) == (Processes, 2)
-    assert chosen(100_000, clients=1) == (Serial, 1)
-    assert chosen(100_000, workers=1) == (Serial, 1)
-    assert chosen(100, engine="processes", workers=3) == (Processes, 3)
-    assert chosen(100_000, engine="serial") == (Serial, 1)

@@ -172,7 +172,7 @@ def test_what_it_cannot_do_is_refused_with_the_reason(model, settings, reason, t
 
 def chosen(model: nn.Module, clients: int, **settings) -> str:
     job = Job(lambda: model, settings.get("algorithm", FedAvg()), WSM(), Local(), 0)
-    return choose(Execution(), job, model, clients, 10**6).name
+    return choose(Execution(), job, model, clients, 10**9, 1000).name
 
 
 def test_auto_takes_it_for_many_clients_with_narrow_dense_models() -> None:

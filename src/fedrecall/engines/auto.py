@@ -10,8 +10,11 @@ from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, nearest
 from fedrecall.recipe.settings import Execution
 
-# Starting workers takes seconds; below this many local steps in a whole run it is not worth it.
-WORTH_WORKERS = 2000
+# Starting workers takes about five seconds, and a core does some 2e10 operations a second on small models: below
+# this many in a whole run, two workers save less than they cost.
+WORTH_WORKERS = 2.5e11
+# A message to a worker and back takes as long as some such operations do: a client's training should be more.
+WORTH_A_MESSAGE = 2e7
 # Batches of models pay off for many clients with narrow dense layers; wide ones fill the cache by themselves.
 MANY_CLIENTS = 32
 NARROW = 128
@@ -35,16 +38,19 @@ def check_execution(execution: Execution) -> None:
         raise InputError(f"execution.workers is {execution.workers}; the engine {name!r} has one worker")
 
 
-def choose(execution: Execution, job: Job, module: nn.Module, clients_per_round: int, local_steps: int) -> Engine:
-    """The engine for a run of this many local steps. `auto` goes by the work, never by a timing."""
+def choose(
+    execution: Execution, job: Job, module: nn.Module, clients_per_round: int, client_flops: int, rounds: int
+) -> Engine:
+    """The engine for a run in which a client's training takes so many operations. `auto` goes by this work, never by
+    a timing."""
     check_execution(execution)
     workers = usable_cpus() if execution.workers == "auto" else execution.workers
     if execution.engine != "auto":
         return ENGINES[execution.engine].create(workers, execution)
     if clients_per_round >= MANY_CLIENTS and is_narrow_and_dense(module) and Vectorised.why_not(job) is None:
         return Vectorised.create(workers, execution)
-    parallel = local_steps >= WORTH_WORKERS and min(workers, clients_per_round) > 1
-    kind = Processes if parallel else Serial
+    enough = client_flops >= WORTH_A_MESSAGE and rounds * clients_per_round * client_flops >= WORTH_WORKERS
+    kind = Processes if enough and min(workers, clients_per_round) > 1 else Serial
     return kind.create(min(workers, clients_per_round), execution)
 
 

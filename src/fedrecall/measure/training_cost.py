@@ -111,6 +111,11 @@ class TrainingCost(Watcher):
         self._updates: Updates | None = None
         self._trained: Counter[tuple[int, int]] = Counter()  # clients with so many samples and steps
 
+    def of_client(self, samples: int) -> int:
+        """Operations of a round's local training at a client with so many samples."""
+        steps = self.local.steps or (self.local.epochs or 0) * steps_per_epoch(samples, self.local, self.least)
+        return self.flops_per_sample * samples_trained(samples, steps, self.local, self.least)
+
     def before(self, round: Round) -> None:
         self._updates = Updates() if self.looks_at_updates(round.number) else None
         self._trained.clear()

@@ -71,8 +71,9 @@ class Experiment:
         refuse_combination(recipe, job, federation, self.flat)
         self.population = Population(federation.population, len(federation.pool("train")[1]))
         self.count = clients_per_round(recipe, federation.population)
-        steps = recipe.rounds * self.count * self._steps_of(0)
-        self.engine = choose(recipe.execution, job, self.flat.module, self.count, steps)
+        cost = TrainingCost(self.algorithm, recipe.local, self.flat, federation)
+        work = cost.of_client(max(1, self.population.samples // self.population.clients))
+        self.engine = choose(recipe.execution, job, self.flat.module, self.count, work, recipe.rounds)
         self.evaluator = Evaluator(recipe, job, federation, metrics)
         if recipe.stop.patience or recipe.keep == "best":
             own, has_validation = self.evaluator.user_metrics, self.evaluator.has_validation
@@ -82,7 +83,6 @@ class Experiment:
         given = given_weights or recipe.init is not None
         self.weights = tensors_digest(self.flat.state_dict())[:16] if given else None  # where they were given
         self.probes = Probes(recipe, federation, self.evaluator)
-        cost = TrainingCost(self.algorithm, recipe.local, self.flat, federation)
         cost.looks_at_updates = self.recipe.evaluates
         self.measures: list[Watcher] = [cost, self.evaluator, self.probes]  # in the order of a line's metrics
 
