@@ -17,6 +17,7 @@ from fedrecall.algorithms.fedyogi import FedYogi
 from fedrecall.algorithms.gma import GMA
 from fedrecall.algorithms.moon import Moon
 from fedrecall.algorithms.scaffold import Scaffold
+from fedrecall.kinds import Kind
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
@@ -36,7 +37,10 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "local_only": LocalOnly,
 }
 
+ALGORITHM: Kind[Algorithm] = Kind("algorithm", Algorithm, ALGORITHMS)
+
 __all__ = [
+    "ALGORITHM",
     "ALGORITHMS",
     "GMA",
     "Algorithm",

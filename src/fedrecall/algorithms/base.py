@@ -54,6 +54,7 @@ class Algorithm:
     flat tensors, so that checkpoints, processes and networks carry every algorithm without knowing it.
     """
 
+    recipe_section: ClassVar[str] = "algorithm"
     title: ClassVar[str | None] = None  # what it is called, if not as the class
     # What the worker computes for this algorithm, and only then: "features" and "previous" for `penalty`,
     # "fisher" for `finish`.

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
@@ -78,9 +78,10 @@ def label_counts(client: Ints, labels: Ints, clients: int, num_classes: int) -> 
 class Partition:
     """What all partitions share. A new one is a frozen dataclass with these fields, its own, and `deal`."""
 
-    validation: float
-    seed: int
-    held_out: int
+    recipe_section: ClassVar[str] = "partition"
+    validation: float = 0.1
+    seed: int = 0
+    held_out: int = 0
     clients: int | None = None  # None: known only when the data are
     split: str = "shuffled"
 

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from fedrecall.algorithms import ALGORITHMS, FedAvg
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, short_repr
 from fedrecall.front.execute import Plan, execute, write_report
-from fedrecall.front.federate import copies_of, describe
+from fedrecall.front.federate import Named, check_given, describe, is_named, model_maker
 from fedrecall.front.run import Run
 from fedrecall.models.build import has_statistics
 from fedrecall.models.weights import check_weights, read_weights, with_weights
-from fedrecall.objectives import OBJECTIVES, WSM, CrossEntropy, Objective
+from fedrecall.objectives import OBJECTIVE, OBJECTIVES, WSM, CrossEntropy, Objective
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
@@ -34,6 +34,7 @@ from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import finite
 from fedrecall.runs.reader import load
+from fedrecall.simulation.progress import is_wanted
 from fedrecall.simulation.round import Experiment
 
 ENOUGH = 10  # clients: with fewer than this, one unusual client is the result
@@ -81,17 +82,17 @@ class Diagnosis:
 
 
 def diagnose(
-    model: nn.Module | Callable[[], nn.Module],
+    model: nn.Module | Callable[[], nn.Module] | Named,
     federation: Federation,
     *,
     weights: str | Path | Mapping[str, Tensor] | None = None,
-    objective: WSM | None = None,
+    objective: WSM | Named | None = None,
     local: Local | Mapping[str, Any] | None = None,
     clients: int | None = None,
     engine: str = "auto",
     workers: int | str = "auto",
     out: str | Path | None = None,
-    quiet: bool = True,
+    progress: bool | None = None,
     **settings: Any,
 ) -> Diagnosis:
     """Train one round with cross-entropy and one with WSM from the same weights, and say what is forgotten.
@@ -99,7 +100,8 @@ def diagnose(
     It starts from the weights of `model`, or from `weights`: a safetensors file, or a state dict. `objective` is
     WSM with other options. So many `clients` train; by default at least ten, or all. The other keys of a recipe
     are keywords too (`seed`, `batch_norm`, `forgetting={"sample": 100}`, ..). Without `out`, each call makes a new
-    folder below `runs`, with a run for each of the two objectives, and report.html about both.
+    folder below `runs`, with a run for each of the two objectives, and report.html about both. `progress` is that
+    of `federate`.
 
     >>> import numpy as np, tempfile, torch
     >>> from fedrecall import Federation, Iid, diagnose
@@ -113,21 +115,24 @@ def diagnose(
         if key in settings:
             raise InputError(f"{key} is given, but it comes with the model and the federation here")
     refuse_fixed(settings)
-    objective = objective or WSM()
+    check_given(model, federation)
+    loss = WSM() if objective is None else OBJECTIVE.of(objective)
+    if not isinstance(loss, WSM):
+        raise InputError(f"objective is {short_repr(objective)}; a diagnosis compares cross-entropy with a WSM")
     tree: Tree = {
         **settings,
-        **dict.fromkeys(("data", "partition", "model"), FROM_PYTHON),
-        "objective": describe(objective, OBJECTIVES),
+        **dict.fromkeys(("data", "partition"), FROM_PYTHON),
+        "model": model if is_named(model) else FROM_PYTHON,
+        "objective": describe(loss, OBJECTIVES),
         "execution": {"engine": engine, "workers": workers, **settings.get("execution", {})},
     }
     recipe = Recipe(**tree if local is None else {**tree, "local": local})
+    make_model, start = model_maker(model, federation, recipe), Start("a new model", untrained=True)
     if isinstance(model, nn.Module):
-        make_model, start = copies_of(model, federation, recipe.seed), Start("the given model")
-    else:
-        make_model, start = model, Start("a new model", untrained=True)
+        start = Start("the given model")
     if weights is not None:
         start = given(weights)
-    return examine(recipe, make_model, federation, objective, start, clients, out, quiet=quiet)
+    return examine(recipe, make_model, federation, loss, start, clients, out, quiet=not is_wanted(progress))
 
 
 def given(weights: str | Path | Mapping[str, Tensor]) -> Start:

@@ -11,16 +11,16 @@ from typing import Any
 
 from torch import nn
 
-from fedrecall.algorithms import ALGORITHMS, Algorithm, FedAvg
+from fedrecall.algorithms import ALGORITHM, ALGORITHMS, Algorithm, FedAvg
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, short_repr
 from fedrecall.front.callbacks import Callback, user_watchers
 from fedrecall.front.execute import Plan, execute
 from fedrecall.front.run import Run
 from fedrecall.measure.user_metrics import UserMetric
 from fedrecall.models.build import dry_batch
-from fedrecall.objectives import OBJECTIVES, WSM, Objective
+from fedrecall.objectives import OBJECTIVE, OBJECTIVES, WSM, LossFunction, Objective
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
@@ -28,17 +28,21 @@ from fedrecall.recipe.settings import Local
 from fedrecall.rng import default_generator
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import finished_summary, is_run
+from fedrecall.simulation.progress import is_wanted
 from fedrecall.simulation.resume import has_checkpoint, weights_of
 from fedrecall.simulation.round import Experiment
 from fedrecall.vector import materialise
 
 
+Named = str | Mapping[str, Any]  # as in a recipe: a name, or a group of keys with one
+
+
 def federate(
-    model: nn.Module | Callable[[], nn.Module],
+    model: nn.Module | Callable[[], nn.Module] | Named,
     federation: Federation,
     *,
-    algorithm: Algorithm | None = None,
-    objective: Objective | None = None,
+    algorithm: Algorithm | type[Algorithm] | Named | None = None,
+    objective: Objective | type[Objective] | Callable[..., Any] | Named | None = None,
     local: Local | Mapping[str, Any] | None = None,
     engine: str = "auto",
     workers: int | str = "auto",
@@ -47,18 +51,23 @@ def federate(
     watch: Callback | None = None,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, UserMetric] | None = None,
+    progress: bool | None = None,
+    report: bool = False,
     **settings: Any,
 ) -> Run:
     """Train `model` across the clients of `federation`, starting from its weights, and return the run.
 
-    The other keys of a recipe are keywords too (`rounds`, `participation`, `seed`, `evaluation={"every": 10}`, ..)
+    `algorithm`, `objective` and `model` may be given by name, with options or without, as in a recipe: "scaffold",
+    {"name": "scaffold", "server_lr": 0.5}, "module:name". An objective may also be a loss of `torch.nn`, or any
+    function of logits [n, C] and labels [n] that returns the loss of the batch. The other keys of a recipe are keywords too (`rounds`, `participation`, `seed`, `evaluation={"every": 10}`, ..)
     and have the recipe's defaults. `metrics` are functions of logits [n, C] and labels [n], by name: their values
     on the pooled validation data are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are
     watchers, or functions that are shown each round's line of metrics; `watch` is one of them (docs/runs.md).
     Without `out`, each call makes a new folder below `runs`. With `resume`, a run that is in `out` already goes on
     from its last checkpoint, with the same bits as if it had never stopped, and one that is finished is returned
     as it is. The given model is not changed (but for lazy modules, which get their shapes): `run.model()` is the
-    trained one.
+    trained one. `progress` shows a bar, which without a word is there in a terminal and in a notebook; `report`
+    writes the page about the run, report.html, at its end.
 
     >>> import numpy as np, tempfile, torch
     >>> from fedrecall import Federation, Iid, federate
@@ -68,7 +77,9 @@ def federate(
     >>> [line["round"] for line in run.metrics]
     [1, 2]
     """
-    algorithm, objective = algorithm or FedAvg(), objective or WSM()
+    check_given(model, federation)
+    chosen_algorithm = FedAvg() if algorithm is None else ALGORITHM.of(algorithm)
+    chosen_objective = WSM() if objective is None else OBJECTIVE.of(objective)
     watchers = user_watchers([*([watch] if watch else []), *callbacks])
     for key in ("data", "partition", "model"):
         if key in settings:
@@ -77,14 +88,14 @@ def federate(
         **settings,
         "data": FROM_PYTHON,
         "partition": FROM_PYTHON,
-        "model": FROM_PYTHON,
-        "algorithm": describe(algorithm, ALGORITHMS),
-        "objective": describe(objective, OBJECTIVES),
+        "model": model if is_named(model) else FROM_PYTHON,
+        "algorithm": algorithm if is_named(algorithm) else describe(chosen_algorithm, ALGORITHMS),
+        "objective": objective if is_named(objective) else describe(chosen_objective, OBJECTIVES),
         "execution": {"engine": engine, "workers": workers, **settings.get("execution", {})},
     }
     recipe = Recipe(**tree if local is None else {**tree, "local": local})
-    make_model = copies_of(model, federation, recipe.seed) if isinstance(model, nn.Module) else model
-    job = Job(make_model, algorithm, objective, recipe.local, recipe.seed, recipe.batch_norm)
+    make_model = model_maker(model, federation, recipe)
+    job = Job(make_model, chosen_algorithm, chosen_objective, recipe.local, recipe.seed, recipe.batch_norm)
     if resume and out is None:
         raise InputError("resume is given, but not out: the folder of the run to go on with")
     path = Path(out) if resume and out is not None and is_run(Path(out)) else None
@@ -95,13 +106,44 @@ def federate(
         experiment.weights = weights_of(path)  # those that the run began with, whatever the model has now
         done = finished_summary(path)
         if done is not None and done.get("recipe_sha256") == experiment.digest:
-            return Run(path, make_model)
+            return finished(Run(path, make_model), report=report)
         folder = RunFolder.reopen(path)
     else:
         folder = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "run")
     plan = Plan(experiment, folder, titles().method(recipe.tree()), resume=path is not None)
-    execute([plan], report=None, quiet=True, callbacks=watchers)
-    return Run(folder.path, make_model)
+    execute([plan], report=None, quiet=not is_wanted(progress), callbacks=watchers)
+    return finished(Run(folder.path, make_model), report=report)
+
+
+def finished(run: Run, *, report: bool) -> Run:
+    """The run, with its page if that is asked for."""
+    if report:
+        run.report()
+    return run
+
+
+def is_named(given: Any) -> bool:
+    """Is it given as a recipe would have it?"""
+    return isinstance(given, str | Mapping)
+
+
+def check_given(model: Any, federation: Any) -> None:
+    """An `InputError` if they are not what they should be."""
+    if not callable(model) and not is_named(model):
+        raise InputError(
+            f"the model is {short_repr(model)}; a torch.nn.Module, a function that returns one, or a name was "
+            "expected"
+        )
+    if not isinstance(federation, Federation):
+        raise InputError(f"the federation is {short_repr(federation)}; a Federation was expected")
+
+
+def model_maker(model: Any, federation: Federation, recipe: Recipe) -> Callable[[], nn.Module]:
+    """A function that returns the model as it is before the first round."""
+    if is_named(model):
+        shapes = {"sample_shape": federation.sample_shape, "num_classes": federation.num_classes}
+        return partial(recipe.create, "model", **shapes)
+    return copies_of(model, federation, recipe.seed) if isinstance(model, nn.Module) else model
 
 
 def copies_of(model: nn.Module, federation: Federation, seed: int) -> Callable[[], nn.Module]:
@@ -117,6 +159,8 @@ def copies_of(model: nn.Module, federation: Federation, seed: int) -> Callable[[
 
 def describe(thing: Any, listing: Mapping[str, Any]) -> Tree:
     """An algorithm or objective as a recipe names it; one of the user's own as what it is and holds."""
+    if isinstance(thing, LossFunction):
+        return {**FROM_PYTHON, **thing.description()}
     values = (
         {field.name: getattr(thing, field.name) for field in fields(thing)} if is_dataclass(thing) else vars(thing)
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall.data.federation import Federation
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, short_repr
 from fedrecall.rng import default_generator
 from fedrecall.user_code import has_their_lines
 from fedrecall.vector import FlatModel, materialise, torch_threads
@@ -19,6 +19,8 @@ def build_model(make_model: Callable[[], nn.Module], federation: Federation, see
     """The model with its initial weights, which are a function of the seed, as flat vectors."""
     with default_generator(seed, "init"), torch_threads(threads):
         module = make_model()
+        if not isinstance(module, nn.Module):
+            raise InputError(f"the model is {short_repr(module)}; a torch.nn.Module was expected")
         materialise(module, partial(dry_batch, federation))
         refuse_broken_convolutions(module)
         return FlatModel(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedrecall.kinds import Kind
 from fedrecall.labels import Labels
 from fedrecall.objectives.base import Objective
 from fedrecall.objectives.cross_entropy import CrossEntropy
@@ -9,6 +10,7 @@ from fedrecall.objectives.fedlc import FedLC
 from fedrecall.objectives.fedntd import FedNTD
 from fedrecall.objectives.fedrs import FedRS
 from fedrecall.objectives.fedvls import FedVLS
+from fedrecall.objectives.loss_function import LossFunction
 from fedrecall.objectives.mask import Mask
 from fedrecall.objectives.wsm import WSM
 
@@ -22,7 +24,10 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "fedvls": FedVLS,
 }
 
+OBJECTIVE: Kind[Objective] = Kind("objective", Objective, OBJECTIVES, ("logits", "target"), LossFunction)
+
 __all__ = [
+    "OBJECTIVE",
     "OBJECTIVES",
     "WSM",
     "CrossEntropy",
@@ -31,6 +36,7 @@ __all__ = [
     "FedRS",
     "FedVLS",
     "Labels",
+    "LossFunction",
     "Mask",
     "Objective",
 ]

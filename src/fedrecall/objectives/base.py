@@ -20,6 +20,7 @@ class Objective:
     The defaults hand over the label counts and shares, so a short objective overrides `__call__` alone.
     """
 
+    recipe_section: ClassVar[str] = "objective"
     title: ClassVar[str | None] = None  # what it is called, if not as the class
     knows_labels: ClassVar[bool] = True  # False: nothing is prepared, and nobody counts a client's labels
 
@@ -34,6 +35,9 @@ class Objective:
 
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
         raise NotImplementedError
+
+    def check(self, num_classes: int) -> None:
+        """An `InputError` if it cannot be minimised, where that can be seen before anything is trained."""
 
     remedy: ClassVar[str] = ""  # how to give such clients a gradient, as the end of a sentence
 

@@ -10,14 +10,16 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedrecall.algorithms import ALGORITHMS
+from fedrecall import registry
+from fedrecall.algorithms import ALGORITHM, ALGORITHMS
+from fedrecall.data.own_partition import PARTITION
 from fedrecall.data.partition import PARTITIONS
 from fedrecall.data.sources import DATASETS
 from fedrecall.errors import InputError, nearest, short_repr
+from fedrecall.kinds import Kind
 from fedrecall.models import MODELS
-from fedrecall.objectives import OBJECTIVES
+from fedrecall.objectives import OBJECTIVE, OBJECTIVES
 from fedrecall.options import Positive, Whole
-from fedrecall.recipe import registry
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.settings import (
     BadUpdates,
@@ -43,6 +45,8 @@ NAMED: dict[str, Mapping[str, Callable[..., Any]]] = {
     "objective": OBJECTIVES,
     "algorithm": ALGORITHMS,
 }
+# Those of them whose things are of one class.
+KINDS: dict[str, Kind[Any]] = {kind.section: kind for kind in (PARTITION, OBJECTIVE, ALGORITHM)}
 
 
 # Stands for a section that was given as a Python object, which a recipe cannot build again.
@@ -113,9 +117,11 @@ class Recipe(Settings):
         chosen = getattr(self, section)
         if chosen["name"] == FROM_PYTHON["name"]:
             raise InputError(f"{section} was given as a Python object; start this run again from Python")
-        target = registry.find(section, chosen["name"], NAMED[section])
         given = {key: value for key, value in chosen.items() if key != "name"}
         try:
+            if section in KINDS:
+                return KINDS[section].create(chosen["name"], given)
+            target = registry.find(section, chosen["name"], NAMED[section])
             return registry.instantiate(section, target, given, supplied)
         except InputError:
             raise
@@ -172,5 +178,6 @@ def with_defaults(section: str, chosen: Any, listing: Mapping[str, Callable[...,
     if name == FROM_PYTHON["name"]:
         return dict(chosen)
     given = {key: value for key, value in chosen.items() if key != "name"}
-    target = registry.find(section, name, listing)
+    kind = KINDS.get(section)
+    target = kind.find(name, given) if kind else registry.find(section, name, listing)
     return {"name": name, **registry.complete(section, target, given)}

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from fedrecall.recipe import registry
+from fedrecall import registry
 from fedrecall.recipe.recipe import NAMED, Recipe
 from fedrecall.recipe.settings import Settings
 

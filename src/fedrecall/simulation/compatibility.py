@@ -13,6 +13,7 @@ from fedrecall.vector import FlatModel
 def refuse_combination(recipe: Recipe, job: Job, federation: Federation, flat: FlatModel) -> None:
     """An `InputError` with the reason, if these parts do not go together."""
     algorithm, name, objective = job.algorithm, recipe.algorithm["name"], recipe.objective["name"]
+    job.objective.check(federation.num_classes)
     if algorithm.divides_by_rate and not recipe.local.lr:
         raise InputError(f"local.lr is 0, but algorithm {name!r} divides by the rate; above 0 was expected")
     if algorithm.personal and "teacher" in job.objective.needs:

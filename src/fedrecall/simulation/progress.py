@@ -1,70 +1,162 @@
-"""What a run shows while it goes: a bar on a terminal, plain lines elsewhere, nothing when asked to be quiet."""
+"""What a run shows while it goes: a bar on a terminal or in a notebook, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
+import html
 import random
+import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
 from fedrecall.measure.watcher import Round, Watcher
 
+NOTEBOOK_SECONDS = 0.2  # between two looks of a notebook's bar: each is a message to the browser
+
 
 class ProgressLine(Watcher):
-    """Watches the rounds of one run and writes to standard error."""
+    """Watches the rounds of one run and shows how far it is, on standard error or in the notebook."""
 
     def __init__(self, title: str, rounds: int, *, quiet: bool = False, console: Console | None = None) -> None:
-        self.title, self.rounds, self.quiet = title, rounds, quiet
-        self.began = time.perf_counter()
+        self.title, self.rounds = title, rounds
+        self.began, self.first = time.perf_counter(), 0  # the first round that was seen: a resumed run's is late
         self.accuracy = ""
-        self.bar: Progress | None = None
-        if not quiet:
-            self._begin(console)
-
-    def _begin(self, console: Console | None) -> None:
-        before = random.getstate()  # rich draws random numbers when it is imported, and they are the user's
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        random.setstate(before)
-        self.console = console or Console(stderr=True)
-        if self.console.is_terminal:
-            self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TextColumn("{task.fields[accuracy]}"),
-                TimeRemainingColumn(),
-                console=self.console,
-            )
-            self.task = self.bar.add_task(self.title, total=self.rounds, rate="", accuracy="")
+        self.view = None if quiet else view_for(title, rounds, console)
 
     def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
+        if self.view:
+            self.view.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.bar:
-            self.bar.stop()
+        if self.view:
+            self.view.stop()
 
     def after(self, round: Round) -> None:
-        if self.quiet:
+        if not self.view:
             return
         line = round.line
+        self.first = self.first or line["round"]
         if "val_accuracy" in line:
             self.accuracy = f"val {line['val_accuracy']:.3f}"
-        rate = line["round"] / (time.perf_counter() - self.began)
-        if self.bar:
-            self.bar.update(self.task, completed=line["round"], rate=f"{rate:.1f}/s", accuracy=self.accuracy)
-        elif "val_accuracy" in line or line["round"] == self.rounds:
-            left = (self.rounds - line["round"]) / rate
-            text = f"{self.title}  round {line['round']}/{self.rounds}  {self.accuracy}  {rate:.1f} rounds/s"
-            self.console.print(f"{text}  {left:.0f} s left", markup=False, highlight=False, soft_wrap=True)
+        rate = (line["round"] - self.first + 1) / (time.perf_counter() - self.began)
+        self.view.show(line["round"], rate, self.accuracy, worth_a_line="val_accuracy" in line)
+
+
+class View:
+    """A way to show how far it is."""
+
+    def start(self) -> None:
+        pass
+
+    def show(self, round: int, rate: float, accuracy: str, *, worth_a_line: bool) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        pass
+
+
+class Bar(View):
+    """In a terminal."""
+
+    def __init__(self, title: str, rounds: int, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.task = self.bar.add_task(title, total=rounds, rate="", accuracy="")
+
+    def start(self) -> None:
+        self.bar.start()
+
+    def show(self, round: int, rate: float, accuracy: str, *, worth_a_line: bool) -> None:
+        self.bar.update(self.task, completed=round, rate=f"{rate:.1f}/s", accuracy=accuracy)
+
+    def stop(self) -> None:
+        self.bar.stop()
+
+
+class Lines(View):
+    """Where nothing can be drawn over: a line for each evaluation, and for the end."""
+
+    def __init__(self, title: str, rounds: int, console: Console) -> None:
+        self.title, self.rounds, self.console = title, rounds, console
+
+    def show(self, round: int, rate: float, accuracy: str, *, worth_a_line: bool) -> None:
+        if worth_a_line or round == self.rounds:
+            text = f"{self.title}  {words(round, self.rounds, rate, accuracy)}"
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class NotebookBar(View):
+    """In a notebook, by what every kernel has: a piece of HTML that is replaced."""
+
+    def __init__(self, title: str, rounds: int, display: Any) -> None:
+        self.title, self.rounds, self.display = title, rounds, display
+        self.handle: Any = None
+        self.shown_at, self.last = 0.0, ""
+
+    def show(self, round: int, rate: float, accuracy: str, *, worth_a_line: bool) -> None:
+        self.last = self._bundle(round, words(round, self.rounds, rate, accuracy))
+        if time.perf_counter() - self.shown_at > NOTEBOOK_SECONDS:
+            self._draw()
+
+    def stop(self) -> None:
+        if self.last:
+            self._draw()
+
+    def _bundle(self, round: int, text: str) -> str:
+        bar = f'<progress value="{round}" max="{self.rounds}"></progress>'
+        return f"{html.escape(self.title)} {bar} {html.escape(text)}"
+
+    def _draw(self) -> None:
+        content = {"text/html": self.last, "text/plain": self.title}
+        if self.handle is None:
+            self.handle = self.display(content, raw=True, display_id=True)
+        else:
+            self.handle.update(content, raw=True)
+        self.shown_at = time.perf_counter()
+
+
+def view_for(title: str, rounds: int, console: Console | None) -> View:
+    """The bar where there can be one."""
+    if console is None and in_notebook():
+        from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
+
+        return NotebookBar(title, rounds, display)
+    before = random.getstate()  # rich draws random numbers when it is imported, and they are the user's
+    from rich.console import Console
+
+    console = console or Console(stderr=True)
+    view = Bar(title, rounds, console) if console.is_terminal else Lines(title, rounds, console)
+    random.setstate(before)
+    return view
+
+
+def words(round: int, rounds: int, rate: float, accuracy: str) -> str:
+    left = (rounds - round) / rate
+    return f"round {round}/{rounds}  {accuracy}  {rate:.1f} rounds/s  {left:.0f} s left"
+
+
+def is_wanted(progress: bool | None) -> bool:
+    """Is progress to be shown? Where nothing was said: if somebody looks at it as it goes."""
+    return progress if progress is not None else in_notebook() or sys.stderr.isatty()
+
+
+def in_notebook() -> bool:
+    """Does a notebook's kernel run this process?"""
+    ipython = sys.modules.get("IPython")  # a kernel has imported it
+    shell = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.user_code import has_their_lines, note_key
@@ -98,6 +98,9 @@ def complete(section: str, target: Callable[..., Any], given: Mapping[str, Any])
 def check_option(key: str, value: Any, parameter: inspect.Parameter) -> Any:
     try:
         return TypeAdapter(parameter.annotation).validate_python(value)
+    except PydanticSchemaGenerationError:
+        kind = getattr(parameter.annotation, "__name__", str(parameter.annotation))
+        raise InputError(f"{key} is {short_repr(value)}, but its type, {kind}, is none that a recipe has") from None
     except ValidationError as error:
         expected = error.errors()[0]["msg"].replace("Input should be", "it should be")
         raise InputError(f"{key} is {short_repr(value)}; {expected}") from None

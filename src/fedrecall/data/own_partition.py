@@ -1,0 +1,69 @@
+"""A partition by a function of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from fedrecall.data.partition import PARTITIONS, HeldOut, Ids, Partition, Seed, Validation
+from fedrecall.data.partition_draws import Ints
+from fedrecall.errors import InputError, short_repr
+from fedrecall.kinds import Kind
+
+
+@dataclass(frozen=True)
+class SplitFunction(Partition):
+    """The function says the client of each sample: clients count from 0, and -1 is nobody.
+
+    It is called with the labels, the number of classes, a generator of this partition's seed, and its options.
+
+    >>> def halves(labels, num_classes, rng):
+    ...     return (labels >= num_classes // 2).astype(int)
+    >>> SplitFunction(halves, validation=0.0).assign(np.array([3, 0, 1, 2]), num_classes=4).client.tolist()
+    [1, 0, 0, 1]
+    """
+
+    function: Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    validation: Validation = 0.1
+    seed: Seed = 0
+    held_out: HeldOut = 0
+
+    def deal(self, rng: Generator, labels: Ints, num_classes: int, ids: Ids) -> tuple[Ints, Ints]:
+        # A copy: who sorts the labels in place must not change the data.
+        client = self._checked(self.function(labels.copy(), num_classes, rng, **self.options), len(labels))
+        sizes = np.bincount(client[client >= 0])
+        if not sizes.all():
+            raise InputError(
+                f"{self._said}: client {sizes.argmin()} of {len(sizes)} has no samples; clients from 0 on, each "
+                "with at least one, were expected"
+            )
+        samples = np.argsort(client, kind="stable")
+        return samples[len(client) - sizes.sum() :], sizes
+
+    def _checked(self, returned: Any, samples: int) -> Ints:
+        client = np.asarray(returned)
+        if client.shape != (samples,) or client.dtype.kind not in "iu":
+            raise InputError(
+                f"{self._said} returned {short_repr(returned)}; an array with a client's number for each of "
+                f"{samples} samples was expected"
+            )
+        if client.min() < -1 or client.max() < 0 or client.max() >= samples:
+            raise InputError(
+                f"{self._said} returned numbers from {client.min()} to {client.max()}; clients from 0 on were "
+                "expected, and -1 for samples that nobody gets"
+            )
+        return client.astype(np.int64)
+
+    @property
+    def _said(self) -> str:
+        return f"partition {getattr(self.function, '__qualname__', type(self.function).__qualname__)!r}"
+
+
+PARTITION: Kind[Partition] = Kind(
+    "partition", Partition, PARTITIONS, ("labels", "num_classes", "rng"), SplitFunction
+)

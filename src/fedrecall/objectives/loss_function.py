@@ -1,0 +1,100 @@
+"""A plain loss of logits and labels as an objective: a function of the user's, or a loss of `torch.nn`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedrecall.errors import InputError
+from fedrecall.labels import Labels
+from fedrecall.objectives.base import Objective, in_full
+from fedrecall.user_code import has_their_lines
+from fedrecall.vector import Tensors
+
+
+@dataclass(frozen=True, eq=False)
+class LossFunction(Objective):
+    """Calls the function with logits [n, C] and labels [n], and its options."""
+
+    knows_labels: ClassVar[bool] = False
+
+    function: Callable[..., Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.function, nn.Module) and any(p.requires_grad for p in self.function.parameters()):
+            raise InputError(
+                f"objective is {self.name}, which has parameters of its own, and nothing trains these; a loss "
+                "without parameters was expected"
+            )
+
+    @property
+    def name(self) -> str:
+        return str(self.description()["class"].rpartition(":")[2])
+
+    def description(self) -> dict[str, Any]:
+        """What it is and holds, as far as that can be written down; without addresses, which change by the run."""
+        function: Any = self.function
+        options = dict(self.options)
+        while isinstance(function, partial):
+            function, options = function.func, {**function.keywords, **options}
+        if hasattr(function, "__qualname__"):
+            return {"class": f"{function.__module__}:{function.__qualname__}", "options": written(options)}
+        kind = type(function)
+        holds = {key: value for key, value in vars(function).items() if not key.startswith("_")}
+        if isinstance(function, nn.Module):
+            holds = {key: value for key, value in holds.items() if key != "training"} | dict(function.named_buffers())
+        found = {"class": f"{kind.__module__}:{kind.__qualname__}", "repr": without_address(function)}
+        return {**found, "options": written(holds | options)}
+
+    def prepare(self, labels: Labels) -> Tensors:
+        return {}
+
+    def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
+        loss: Tensor = self.function(in_full(logits), target, **self.options)
+        return loss
+
+    def check(self, num_classes: int) -> None:
+        """Called once with numbers of no meaning. Where the user's own lines fail, training will show them."""
+        target = torch.arange(2) % num_classes
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            try:
+                loss: Any = self(torch.zeros(2, num_classes, requires_grad=True), target, {})
+            except Exception as error:
+                if has_their_lines(error):
+                    return
+                reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                raise InputError(
+                    f"objective is {self.name}, which fails on logits of shape (2, {num_classes}) and 2 labels: "
+                    f"{reason}"
+                ) from None
+        if not isinstance(loss, Tensor):
+            found = f"a {type(loss).__name__}"
+        elif loss.dim():
+            found = f"a tensor of shape {tuple(loss.shape)}"
+        elif not loss.requires_grad:
+            found = "a number that does not depend on the logits, or has no gradient"
+        else:
+            return
+        raise InputError(
+            f"objective is {self.name}, which returned {found}; the loss of the batch as one number was expected, "
+            "as with reduction='mean'"
+        )
+
+
+def written(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers and words as they are, anything else as Python shows it."""
+    return {
+        key: value if isinstance(value, str | int | float | None) else without_address(value)
+        for key, value in values.items()
+    }
+
+
+def without_address(value: object) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
