@@ -20,10 +20,11 @@ from .algorithms import (
     Scaffold,
 )
 from .data.federation import Federation
-from .data.partition import Classwise, Dirichlet, Iid, Natural, Shards
+from .data.partition import Classwise, Dirichlet, Iid, Natural, Partition, Shards
 from .data.transform import Images, Plain
 from .errors import InputError
-from .front.diagnose import Diagnosis, diagnose
+from .front.diagnose import diagnose
+from .front.diagnosis import Diagnosis
 from .front.execute import write_report
 from .front.federate import federate
 from .front.run import Run
@@ -69,6 +70,7 @@ __all__ = [
     "Moon",
     "Natural",
     "Objective",
+    "Partition",
     "Plain",
     "Population",
     "Round",

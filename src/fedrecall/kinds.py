@@ -1,4 +1,4 @@
-"""What can be given for a section of a recipe, there or in Python: a name, an object, a class or a plain function."""
+"""What can be given for a section of a recipe, there or in Python: a name, an object, a class or a function."""
 
 from __future__ import annotations
 

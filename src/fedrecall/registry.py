@@ -100,7 +100,9 @@ def check_option(key: str, value: Any, parameter: inspect.Parameter) -> Any:
         return TypeAdapter(parameter.annotation).validate_python(value)
     except PydanticSchemaGenerationError:
         kind = getattr(parameter.annotation, "__name__", str(parameter.annotation))
-        raise InputError(f"{key} is {short_repr(value)}, but its type, {kind}, is none that a recipe has") from None
+        raise InputError(
+            f"{key} is {short_repr(value)}, but its type, {kind}, is none that a recipe has"
+        ) from None
     except ValidationError as error:
         expected = error.errors()[0]["msg"].replace("Input should be", "it should be")
         raise InputError(f"{key} is {short_repr(value)}; {expected}") from None

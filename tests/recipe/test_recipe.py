@@ -137,7 +137,8 @@ def test_the_reference_names_every_key_and_reads_as_the_default_recipe(recipe_fi
 def test_a_class_of_the_users_own_is_named_by_its_module(tmp_path, monkeypatch) -> None:
     (tmp_path / "my_module.py").write_text(
         "from fedrecall import Objective\n"
-        "class Mine(Objective):\n    def __init__(self, strength: float, mode='plain'):\n        self.strength = strength\n"
+        "class Mine(Objective):\n"
+        "    def __init__(self, strength: float, mode='plain'):\n        self.strength = strength\n"
     )
     monkeypatch.chdir(tmp_path)
     loaded = load(None, ["objective=my_module:Mine", "objective.strength=2"])

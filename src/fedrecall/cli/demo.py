@@ -13,6 +13,7 @@ from fedrecall.cli.options import (
     json_option,
     out_option,
     quiet_option,
+    report_option,
     settings_argument,
     words_of,
 )
@@ -24,6 +25,7 @@ from fedrecall.runs import files
 @settings_argument
 @out_option
 @engine_options
+@report_option
 @quiet_option
 @json_option
 def demo(
@@ -31,6 +33,7 @@ def demo(
     out: Path | None,
     engine: str | None,
     workers: str | None,
+    report: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -61,6 +64,6 @@ def demo(
         Plan(experiments[name], RunFolder.create(parent.path / name), titles().method(chosen.tree()))
         for name, chosen in recipes.items()
     ]
-    report = parent.path / files.REPORT
-    summaries = execute(plans, report=report, quiet=quiet or as_json)
-    show_results({plan.title: summary for plan, summary in zip(plans, summaries)}, report, as_json=as_json)
+    page = parent.path / files.REPORT if report else None
+    summaries = execute(plans, report=page, quiet=quiet or as_json)
+    show_results({plan.title: summary for plan, summary in zip(plans, summaries)}, page, as_json=as_json)

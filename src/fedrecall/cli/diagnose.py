@@ -28,7 +28,8 @@ from fedrecall.runs import files
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedrecall.front.diagnose import Diagnosis, Start
+    from fedrecall.front.diagnose import Start
+    from fedrecall.front.diagnosis import Diagnosis
     from fedrecall.recipe.recipe import Recipe
     from fedrecall.runs.reader import RunRecord
 
@@ -168,22 +169,11 @@ def show(diagnosis: Diagnosis, *, as_json: bool) -> None:
 def table(diagnosis: Diagnosis) -> Table:
     from rich.table import Table
 
-    from fedrecall.report.diagnosis import points
+    from fedrecall.front.diagnosis import HEAD
 
-    rows = {
-        "forgotten on the others' data": "forgetting",
-        "  the drops alone": "drops",
-        "  the rises alone": "rises",
-        "learned on its own data": "learned",
-        "forgotten on classes that it lacks": "absent",
-        "forgotten on classes that it has": "present",
-        "accuracy of the averaged model, %": "averaged",
-    }
     shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for title in ("points of accuracy", "cross-entropy", "WSM"):
-        shown.add_column(title, justify="left" if title.startswith("points") else "right")
-    for title, key in rows.items():
-        values = [points(getattr(diagnosis.findings[name], key)) for name in ("cross_entropy", "wsm")]
-        sign = "" if key in ("averaged", "drops", "rises") else "+"
-        shown.add_row(title, *("-" if value != value else f"{value:{sign}.1f}" for value in values))
+    for title in HEAD:
+        shown.add_column(title, justify="left" if title is HEAD[0] else "right")
+    for row in diagnosis.table():
+        shown.add_row(*row)
     return shown

@@ -29,6 +29,9 @@ data_option = click.option(
     "--data", metavar="DIR", help="Where data sets lie (default: the variable FEDRECALL_DATA)."
 )
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+report_option = click.option(
+    "--report/--no-report", default=True, help="Write report.html at the end (default), or not."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 

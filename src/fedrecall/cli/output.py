@@ -32,10 +32,10 @@ BAR_WIDTH = 50
 MOST_CLIENTS = 20
 
 
-def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path, *, as_json: bool) -> None:
-    """A table and the path of the report, or all of it as JSON."""
+def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path | None, *, as_json: bool) -> None:
+    """A table and the path of the report if there is one, or all of it as JSON."""
     if as_json:
-        click.echo(json.dumps({"report": str(report), "runs": summaries}))
+        click.echo(json.dumps({"report": None if report is None else str(report), "runs": summaries}))
         return
     Console().print(result_table(summaries))
     for name, summary in summaries.items():
@@ -43,7 +43,8 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path, *, as
             click.echo(f"note: {name}: {warning}")
     engines = dict.fromkeys(f"{summary['engine']} ({summary['workers']})" for summary in summaries.values())
     click.echo(f"engine (workers): {', '.join(engines)}")
-    click.echo(str(report))
+    if report is not None:
+        click.echo(str(report))
 
 
 def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:

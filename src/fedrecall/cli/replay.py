@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fedrecall.cli.options import data_option, execution, json_option
+from fedrecall.cli.options import data_option, execution, json_option, quiet_option
 from fedrecall.runs import files
 
 
@@ -18,8 +18,11 @@ from fedrecall.runs import files
 @click.option("--client", type=int, required=True, metavar="C", help="One of that round's clients.")
 @data_option
 @click.option("--force", is_flag=True, help="Also with another recipe or other data than the run's.")
+@quiet_option
 @json_option
-def replay(run: Path, round_: int, client: int, data: str | None, force: bool, as_json: bool) -> None:
+def replay(
+    run: Path, round_: int, client: int, data: str | None, force: bool, quiet: bool, as_json: bool
+) -> None:
     """Train one client of a round of RUN again in this process, where breakpoint() works.
 
     It starts from the newest checkpoint before the round. Nothing in the folder RUN is changed.
@@ -27,6 +30,7 @@ def replay(run: Path, round_: int, client: int, data: str | None, force: bool, a
     from fedrecall.front.execute import load_federation, recipe_experiment
     from fedrecall.recipe.layers import load as load_recipe
     from fedrecall.runs.folder import RunFolder
+    from fedrecall.simulation.progress import ProgressLine
     from fedrecall.simulation.replay import newest_before
     from fedrecall.simulation.replay import replay as train_again
 
@@ -36,7 +40,8 @@ def replay(run: Path, round_: int, client: int, data: str | None, force: bool, a
     loaded = load_recipe(str(run / files.RECIPE), (), here)
     later = newest_before(run / files.CHECKPOINTS, round_) is not None
     experiment = recipe_experiment(loaded, load_federation(loaded), resumed=later)
-    replayed = train_again(run, experiment, round_, client, force=force)
+    with ProgressLine("the rounds before", round_ - 1, quiet=quiet or as_json) as progress:
+        replayed = train_again(run, experiment, round_, client, [progress], force=force)
     if as_json:
         click.echo(json.dumps(asdict(replayed)))
         return

@@ -13,6 +13,7 @@ from fedrecall.cli.options import (
     execution,
     json_option,
     quiet_option,
+    report_option,
     settings_argument,
     words_of,
 )
@@ -28,6 +29,7 @@ MAY_CHANGE = ("rounds", "checkpoint.seconds", "checkpoint.every", "execution.cli
 @engine_options
 @data_option
 @click.option("--force", is_flag=True, help="Go on with another recipe or another version of fedrecall.")
+@report_option
 @quiet_option
 @json_option
 def resume(
@@ -37,6 +39,7 @@ def resume(
     workers: str | None,
     data: str | None,
     force: bool,
+    report: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -57,7 +60,8 @@ def resume(
     given = execution(engine=engine, workers=workers, data=data)
     loaded = load_recipe(str(run / files.RECIPE), words, given)
     experiment = recipe_experiment(loaded, load_federation(loaded), resumed=has_checkpoint(run))
-    plan, report = Plan(experiment, folder, run.name, resume=True, force=force), run / files.REPORT
-    (summary,) = execute([plan], report=report, quiet=quiet or as_json)
+    plan = Plan(experiment, folder, run.name, resume=True, force=force)
+    page = run / files.REPORT if report else None
+    (summary,) = execute([plan], report=page, quiet=quiet or as_json)
     title = titles().method(loaded.tree())
-    show_results({title: {"path": str(run), **summary}}, report, as_json=as_json)
+    show_results({title: {"path": str(run), **summary}}, page, as_json=as_json)

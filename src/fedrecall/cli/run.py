@@ -15,6 +15,7 @@ from fedrecall.cli.options import (
     out_option,
     quiet_option,
     recipe_argument,
+    report_option,
     settings_argument,
     words_of,
 )
@@ -30,6 +31,7 @@ from fedrecall.runs import files
 @out_option
 @engine_options
 @data_option
+@report_option
 @quiet_option
 @json_option
 def run(
@@ -39,6 +41,7 @@ def run(
     engine: str | None,
     workers: str | None,
     data: str | None,
+    report: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -56,7 +59,7 @@ def run(
     experiment = recipe_experiment(loaded, load_federation(loaded))
     name = Path(recipe).stem
     folder = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), name)
-    report = folder.path / files.REPORT
-    (summary,) = execute([Plan(experiment, folder, name)], report=report, quiet=quiet or as_json)
+    page = folder.path / files.REPORT if report else None
+    (summary,) = execute([Plan(experiment, folder, name)], report=page, quiet=quiet or as_json)
     title = titles().method(loaded.tree())
-    show_results({title: {"path": str(folder.path), **summary}}, report, as_json=as_json)
+    show_results({title: {"path": str(folder.path), **summary}}, page, as_json=as_json)

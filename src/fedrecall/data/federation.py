@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
+from fedrecall.data.own_partition import PARTITION
 from fedrecall.data.partition import Assignment, Natural, Partition, describe_partition, label_counts
 from fedrecall.data.samples import Samples, as_array, checked
 from fedrecall.data.sources import DataSet
+from fedrecall.data.sources.own_files import split_off
+from fedrecall.data.torch_datasets import read_dataset
 from fedrecall.data.transform import Images, Plain, channels_last, normalised
-from fedrecall.errors import InputError, short_repr
+from fedrecall.errors import InputError
 from fedrecall.labels import Labels
+from fedrecall.notebook import facts_table
 
 Arrays = tuple[Any, Any]
 MOST_CLASSES = 100_000  # more, inferred from the largest label, is a mistake rather than a data set
 EVERYONE = -1  # stands for the clients that may train, as one client
 Transform = Images | Plain
+# A partition, or what a recipe names one by; or a function that says the client of each sample (docs/data.md).
+AnyPartition = Partition | type[Partition] | str | Mapping[str, Any] | Callable[..., Any]
 
 
 Files = tuple[Path, Path]  # of samples and of labels
@@ -89,7 +93,9 @@ class Federation:
         y: Any,
         *,
         test: Arrays | None = None,
-        partition: Partition,
+        test_fraction: float | None = None,
+        test_seed: int = 0,
+        partition: AnyPartition,
         num_classes: int | None = None,
         ids: Any = None,
         transform: Transform | None = None,
@@ -98,11 +104,24 @@ class Federation:
     ) -> Federation:
         """Split one data set over clients. `ids` names the client of each sample for `Natural`.
 
+        The partition is one of the classes, or a name with options or without, as in a recipe: "iid",
+        {"name": "iid", "clients": 10}, "module:name"; or a function of your own (docs/data.md). Without `test`,
+        `test_fraction` of the samples is drawn for the test by `test_seed`, before the partition.
+
         Images are uint8: (N, H, W), (N, H, W, C) or (N, C, H, W); where that is ambiguous, `layout` says "nhwc"
         or "nchw". They are normalised by the mean and deviation of the training images unless `transform` says
         otherwise. Everything else is handed to the model as it is: floats as float32, integers as int64.
         """
+        partition = PARTITION.of(partition)
         x, y = checked(x, y, num_classes, "training")
+        ids = None if ids is None else as_array(ids, "client ids")
+        if test_fraction is not None:
+            if test is not None:
+                raise InputError("test and test_fraction are both given; they exclude each other")
+            kept, drawn = split_off(len(y), test_fraction, test_seed, key="test_fraction")
+            if ids is not None and len(ids) == len(y):  # else the partition says what is wrong
+                ids = ids[kept]
+            x, y, test = x[kept], y[kept], (x[drawn], y[drawn])
         tested = checked(*test, num_classes, "test") if test is not None else None
         if len(y) > 1 and y.min() == y.max():
             raise InputError(f"the training labels have one class only, {int(y[0])}; at least two were expected")
@@ -121,9 +140,7 @@ class Federation:
             tested = (rest[0], tested[1]) if tested is not None else None
         if transform is None:
             transform = normalised(x) if images else Plain()
-        assignment = partition.assign(
-            np.asarray(y), num_classes, None if ids is None else as_array(ids, "client ids")
-        )
+        assignment = partition.assign(np.asarray(y), num_classes, ids)
         folder = tempfile.TemporaryDirectory(prefix="fedrecall-")
         train, test_samples = Samples.write(Path(folder.name), "train", x, y), None
         if tested is not None:
@@ -143,7 +160,8 @@ class Federation:
         held_out: int = 0,
         **options: Any,
     ) -> Federation:
-        """Data that is already split: one (samples, labels) pair per client."""
+        """Data that is already split: one (samples, labels) pair per client. The options are those of
+        `from_arrays`."""
         if not clients:
             raise InputError("there are no clients; a list of (samples, labels) pairs was expected")
         pairs = [checked(x, y, num_classes, f"client {k}") for k, (x, y) in enumerate(clients)]
@@ -154,42 +172,30 @@ class Federation:
         x, y = (np.concatenate(parts) for parts in zip(*pairs))
         ids = np.repeat(np.arange(len(pairs)), [len(labels) for _, labels in pairs])
         partition = Natural(validation=validation, seed=seed, held_out=held_out)
-        return cls.from_arrays(x, y, test=test, partition=partition, num_classes=num_classes, ids=ids, **options)
+        made = cls.from_arrays(x, y, test=test, partition=partition, num_classes=num_classes, ids=ids, **options)
+        if len(made) < len(pairs):  # else clients would have other numbers than in the list
+            raise InputError(
+                f"test_fraction is {options['test_fraction']}, which leaves {len(pairs) - len(made)} of "
+                f"{len(pairs)} clients without samples; a smaller share was expected, or a test set of its own"
+            )
+        return made
 
     @classmethod
-    def from_datasets(cls, train: Any, test: Any = None, *, partition: Partition, **options: Any) -> Federation:
+    def from_datasets(cls, train: Any, test: Any = None, *, partition: AnyPartition, **options: Any) -> Federation:
         """Torch's map-style `Dataset`s of (sample, label). The options are those of `from_arrays`.
 
         Every item is read once, here: what a transform of the data set draws at random is drawn once. Samples are
         tensors, arrays or PIL images of one shape; images become uint8, grey or red, green and blue.
         """
 
-        def arrays(dataset: Any, what: str) -> Arrays:
-            if not hasattr(dataset, "__len__"):
-                raise InputError(f"the {what} data have no length; a map-style Dataset was expected")
-            x, y = np.empty(0), np.empty(len(dataset), np.int64)
-            for i in range(len(dataset)):
-                item = dataset[i]
-                try:
-                    sample, y[i] = item[0], operator.index(item[1])
-                except (TypeError, LookupError, OverflowError):
-                    raise InputError(
-                        f"{what} item {i} is {short_repr(item)}; a sample and a whole number were expected"
-                    ) from None
-                if isinstance(sample, Image.Image):
-                    sample = sample if sample.mode in ("L", "RGB") else sample.convert("RGB")
-                    options.setdefault("layout", "nhwc")
-                sample = as_array(sample, f"{what} samples")
-                if i == 0:
-                    x = np.empty((len(dataset), *sample.shape), sample.dtype)
-                if (sample.shape, sample.dtype) != (x.shape[1:], x.dtype):
-                    found, first = (f"{part.dtype} {part.shape}" for part in (sample, x[0]))
-                    raise InputError(f"{what} sample {i} is {found}, but the first is {first}")
-                x[i] = sample
-            return x, y
-
-        x, y = arrays(train, "training")
-        tested = None if test is None else arrays(test, "test")
+        x, y, pictures = read_dataset(train, "training")
+        tested = None
+        if test is not None:
+            x_test, y_test, more_pictures = read_dataset(test, "test")
+            tested = x_test, y_test
+            pictures |= more_pictures
+        if pictures:
+            options.setdefault("layout", "nhwc")
         return cls.from_arrays(x, y, test=tested, partition=partition, **options)
 
     @classmethod
@@ -230,6 +236,25 @@ class Federation:
 
     def __len__(self) -> int:
         return self.assignment.clients
+
+    def facts(self) -> dict[str, str]:
+        """What there is, in words."""
+        validation, held_out = int(self.assignment.validation.sum()), self.assignment.held_out
+        samples = int((self.assignment.client >= 0).sum())
+        shape = " x ".join(map(str, self.sample_shape)) or "one number"
+        return {
+            "clients": f"{len(self)}, {held_out} of them held out" if held_out else f"{len(self)}",
+            "samples": f"{samples} at the clients, {validation} of them for validation",
+            "test samples": str(len(self.test)) if self.test is not None else "none",
+            "classes": str(self.num_classes),
+            "a sample": f"{self.train.x.dtype}, {shape}",
+        }
+
+    def __repr__(self) -> str:
+        return f"Federation({'; '.join(f'{key}: {value}' for key, value in self.facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return facts_table("Federation", self.facts())
 
     @property
     def population(self) -> int:

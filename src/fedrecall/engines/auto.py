@@ -41,8 +41,8 @@ def check_execution(execution: Execution) -> None:
 def choose(
     execution: Execution, job: Job, module: nn.Module, clients_per_round: int, client_flops: int, rounds: int
 ) -> Engine:
-    """The engine for a run in which a client's training takes so many operations. `auto` goes by this work, never by
-    a timing."""
+    """The engine for a run in which a client's training takes so many operations. `auto` goes by this work, never
+    by a timing."""
     check_execution(execution)
     workers = usable_cpus() if execution.workers == "auto" else execution.workers
     if execution.engine != "auto":

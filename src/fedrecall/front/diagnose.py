@@ -7,7 +7,7 @@ makes the difference. `diagnosis.py` puts it in words.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fedrecall.algorithms import ALGORITHMS, FedAvg
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
+from fedrecall.front.diagnosis import Diagnosis
 from fedrecall.front.execute import Plan, execute, write_report
 from fedrecall.front.federate import Named, check_given, describe, is_named, model_maker
 from fedrecall.front.run import Run
@@ -29,10 +30,9 @@ from fedrecall.recipe.files import Tree
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.recipe.settings import Local
-from fedrecall.report.diagnosis import DIAGNOSIS, Findings, findings, opening, sentences
+from fedrecall.report.diagnosis import DIAGNOSIS, findings, opening, sentences
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
-from fedrecall.runs.lines import finite
 from fedrecall.runs.reader import load
 from fedrecall.simulation.progress import is_wanted
 from fedrecall.simulation.round import Experiment
@@ -57,28 +57,6 @@ class Start:
     untrained: bool = False
     of_run: bool = False  # a run's own model, with the statistics that the run saved
     partition: str | None = None  # the digest of the one that it was trained on, where that is known
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What the two rounds say. Printed, it is its sentences."""
-
-    sentences: tuple[str, ...]
-    notes: tuple[str, ...]  # what to know before trusting the numbers
-    findings: dict[str, Findings]  # the numbers: "cross_entropy" and "wsm"
-    cross_entropy: Run
-    wsm: Run
-    report: Path
-
-    def __str__(self) -> str:
-        return "\n".join(self.sentences)
-
-    def tree(self) -> Tree:
-        """For JSON. Accuracies and their differences are shares."""
-        paths = {"cross_entropy": self.cross_entropy.path, "wsm": self.wsm.path}
-        runs = {name: {"path": str(paths[name]), **asdict(found)} for name, found in self.findings.items()}
-        said = {"sentences": self.sentences, "notes": self.notes}
-        return finite({"report": str(self.report), **said, "runs": runs})  # type: ignore[no-any-return]
 
 
 def diagnose(

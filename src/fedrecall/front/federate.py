@@ -33,7 +33,6 @@ from fedrecall.simulation.resume import has_checkpoint, weights_of
 from fedrecall.simulation.round import Experiment
 from fedrecall.vector import materialise
 
-
 Named = str | Mapping[str, Any]  # as in a recipe: a name, or a group of keys with one
 
 
@@ -59,15 +58,18 @@ def federate(
 
     `algorithm`, `objective` and `model` may be given by name, with options or without, as in a recipe: "scaffold",
     {"name": "scaffold", "server_lr": 0.5}, "module:name". An objective may also be a loss of `torch.nn`, or any
-    function of logits [n, C] and labels [n] that returns the loss of the batch. The other keys of a recipe are keywords too (`rounds`, `participation`, `seed`, `evaluation={"every": 10}`, ..)
-    and have the recipe's defaults. `metrics` are functions of logits [n, C] and labels [n], by name: their values
-    on the pooled validation data are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are
-    watchers, or functions that are shown each round's line of metrics; `watch` is one of them (docs/runs.md).
+    function of logits [n, C] and labels [n] that returns the loss of the batch. The other keys of a recipe are
+    keywords too (`rounds`, `participation`, `seed`, `evaluation={"every": 10}`, ..), with its defaults.
+
+    `metrics` are functions of logits [n, C] and labels [n], by name: their values on the pooled validation data
+    are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are watchers, or functions that are
+    shown each round's line of metrics; `watch` is one of them (docs/runs.md). `progress` shows a bar, which is
+    there by itself in a terminal and in a notebook; `report` writes report.html, the page about the run.
+
     Without `out`, each call makes a new folder below `runs`. With `resume`, a run that is in `out` already goes on
     from its last checkpoint, with the same bits as if it had never stopped, and one that is finished is returned
     as it is. The given model is not changed (but for lazy modules, which get their shapes): `run.model()` is the
-    trained one. `progress` shows a bar, which without a word is there in a terminal and in a notebook; `report`
-    writes the page about the run, report.html, at its end.
+    trained one.
 
     >>> import numpy as np, tempfile, torch
     >>> from fedrecall import Federation, Iid, federate

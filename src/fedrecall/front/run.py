@@ -12,10 +12,12 @@ from torch import nn
 from fedrecall.errors import InputError
 from fedrecall.front.execute import write_report
 from fedrecall.models.weights import read_weights
+from fedrecall.notebook import facts_table
 from fedrecall.recipe.layers import load
+from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON
 from fedrecall.runs import files
-from fedrecall.runs.reader import RunRecord
+from fedrecall.runs.reader import RunRecord, is_number
 
 
 class Run:
@@ -29,6 +31,11 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """One dictionary a round, as in `metrics.jsonl`."""
         return RunRecord(self.path).metrics
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What it came to and how it ended, as in `summary.json`; empty while the run goes."""
+        return RunRecord(self.path).summary
 
     @property
     def forgetting(self) -> dict[int, dict[str, np.ndarray]]:
@@ -55,3 +62,26 @@ class Run:
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page about this run and return where it is."""
         return write_report([self.path], path or self.path / files.REPORT)
+
+    def facts(self) -> dict[str, str]:
+        """What it is and came to, in words; of a folder that cannot be read, why not."""
+        record = RunRecord(self.path)
+        try:
+            method, summary, rounds = titles().method(record.recipe), record.summary, len(record.metrics)
+        except InputError as error:
+            return {"folder": str(self.path), "not read": str(error)}
+        found = {
+            "folder": str(self.path),
+            "method": method,
+            "rounds": f"{rounds} of {record.recipe.get('rounds')}, {summary.get('status', 'not finished')}",
+        }
+        for title, key in (("final accuracy", "final_accuracy"), ("forgetting", "forgetting")):
+            if is_number(summary.get(key)):
+                found[title] = f"{100 * summary[key]:.1f} {'%' if key == 'final_accuracy' else 'points'}"
+        return found
+
+    def __repr__(self) -> str:
+        return f"Run({'; '.join(f'{key}: {value}' for key, value in self.facts().items())})"
+
+    def _repr_html_(self) -> str:
+        return facts_table("Run", self.facts())

@@ -49,7 +49,9 @@ class LossFunction(Objective):
         kind = type(function)
         holds = {key: value for key, value in vars(function).items() if not key.startswith("_")}
         if isinstance(function, nn.Module):
-            holds = {key: value for key, value in holds.items() if key != "training"} | dict(function.named_buffers())
+            holds = {key: value for key, value in holds.items() if key != "training"} | dict(
+                function.named_buffers()
+            )
         found = {"class": f"{kind.__module__}:{kind.__qualname__}", "repr": without_address(function)}
         return {**found, "options": written(holds | options)}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedrecall.client.work import TrainResult
 from fedrecall.errors import InputError
+from fedrecall.measure.watcher import Watcher
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
@@ -42,8 +44,17 @@ class StatesBeside(StateFiles):
         return super().get(client, version) if mine else self.run.get(client, version)
 
 
-def replay(run: Path, experiment: Experiment, round: int, client: int, *, force: bool = False) -> Replayed:
-    """Train a client of a round again, from the newest checkpoint before it. Rounds between are played first."""
+def replay(
+    run: Path,
+    experiment: Experiment,
+    round: int,
+    client: int,
+    callbacks: Sequence[Watcher] = (),
+    *,
+    force: bool = False,
+) -> Replayed:
+    """Train a client of a round again, from the newest checkpoint before it. Rounds between are played first, and
+    shown to `callbacks`."""
     if not force:
         refuse_other_run(run, experiment)
     if not 1 <= round <= experiment.recipe.rounds:
@@ -57,7 +68,7 @@ def replay(run: Path, experiment: Experiment, round: int, client: int, *, force:
         folder = RunFolder(Path(elsewhere))
         experiment.engine.open(experiment.job, experiment.federation, beside)
         try:
-            state = experiment.state_before(round, point, Journal(folder), states)
+            state = experiment.state_before(round, point, Journal(folder), states, callbacks)
             result, sent = train_again(experiment, states, state, client)
         finally:
             experiment.engine.close()

@@ -98,12 +98,19 @@ class Experiment:
         return RoundState(0, self.algorithm.init(self.flat.w.clone()), self.flat.buffers())
 
     def state_before(
-        self, round: int, start: Checkpoint | None, journal: Journal, states: StateTable
+        self,
+        round: int,
+        start: Checkpoint | None,
+        journal: Journal,
+        states: StateTable,
+        callbacks: Sequence[Watcher] = (),
     ) -> RoundState:
         """The state that a round starts from, made again from an earlier one."""
         state = self.first_state(start)
         for _ in range(state.round + 1, round):
-            state, _ = self.round(state, states, journal)
+            state, played = self.round(state, states, journal, callbacks)
+            for callback in callbacks:
+                callback.after(played)
         return state
 
     def publish(self, state: RoundState, states: StateTable, watchers: Sequence[Watcher]) -> Round:

@@ -108,10 +108,12 @@ def refuse_bomb(file: Path, unpacked: int, limit: int | None) -> None:
         )
 
 
-def split_off(count: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_off(
+    count: int, fraction: float, seed: int, key: str = "data.test_fraction"
+) -> tuple[np.ndarray, np.ndarray]:
     """Which samples are for training and which are drawn for the test, both in their order."""
     if not 0 < fraction < 1:
-        raise InputError(f"data.test_fraction is {fraction}; it must be above 0 and below 1")
+        raise InputError(f"{key} is {fraction}; it must be above 0 and below 1")
     if count < 2:
         raise InputError("there is only one sample, too few for training and test")
     drawn = min(max(round(count * fraction), 1), count - 1)

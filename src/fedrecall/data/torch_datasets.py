@@ -1,0 +1,38 @@
+"""Torch's map-style data sets, read into arrays."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fedrecall.data.samples import as_array
+from fedrecall.errors import InputError, short_repr
+
+
+def read_dataset(dataset: Any, what: str) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Samples and labels, every item read once, and whether there are PIL images among them."""
+    if not hasattr(dataset, "__len__"):
+        raise InputError(f"the {what} data have no length; a map-style Dataset was expected")
+    x, y, pictures = np.empty(0), np.empty(len(dataset), np.int64), False
+    for i in range(len(dataset)):
+        item = dataset[i]
+        try:
+            sample, y[i] = item[0], operator.index(item[1])
+        except (TypeError, LookupError, OverflowError):
+            raise InputError(
+                f"{what} item {i} is {short_repr(item)}; a sample and a whole number were expected"
+            ) from None
+        if isinstance(sample, Image.Image):
+            sample = sample if sample.mode in ("L", "RGB") else sample.convert("RGB")
+            pictures = True
+        sample = as_array(sample, f"{what} samples")
+        if i == 0:
+            x = np.empty((len(dataset), *sample.shape), sample.dtype)
+        if (sample.shape, sample.dtype) != (x.shape[1:], x.dtype):
+            found, first = (f"{part.dtype} {part.shape}" for part in (sample, x[0]))
+            raise InputError(f"{what} sample {i} is {found}, but the first is {first}")
+        x[i] = sample
+    return x, y, pictures
