@@ -83,7 +83,7 @@ class Kind(Generic[T]):
         """Makes one of a function and its options: those of its parameters that the program does not give."""
         assert self.wrap is not None
         wrap, own = self.wrap, registry.options(self.wrap)
-        hints = typing.get_type_hints(getattr(function, "forward", function), include_extras=True)
+        hints = typing.get_type_hints(what_is_called(function), include_extras=True)
         rest = [p for p in parameters(function)[len(self.arguments) :] if p.kind not in VARIADIC]
         options = {p.name: p.replace(annotation=hints.get(p.name, Any)) for p in rest}
         others = {key: option for key, option in own.items() if key not in ("function", "options")}
@@ -107,7 +107,7 @@ class Kind(Generic[T]):
 
     def _accepts(self, function: Callable[..., Any]) -> bool:
         try:
-            inspect.signature(getattr(function, "forward", function)).bind(*self.arguments)
+            inspect.signature(what_is_called(function)).bind(*self.arguments)
         except TypeError:
             return False
         except ValueError:  # of a function in C, whose parameters nobody knows
@@ -122,10 +122,15 @@ class Kind(Generic[T]):
         return InputError(f"{self.section} is {said}{what}; {expected} was expected")
 
 
+def what_is_called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that has the parameters: of a module its `forward`."""
+    return function if inspect.isclass(function) else getattr(function, "forward", function)
+
+
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Of a function, or of a module's `forward`; none, if nobody knows them."""
+    """What it is called with; nothing, if nobody knows."""
     try:
-        return list(inspect.signature(getattr(function, "forward", function)).parameters.values())
+        return list(inspect.signature(what_is_called(function)).parameters.values())
     except (TypeError, ValueError):
         return []
 

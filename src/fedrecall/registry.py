@@ -66,13 +66,23 @@ def add_working_folder() -> None:
         WORKING_FOLDERS.append(here)
 
 
+def parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """What it is called with."""
+    try:
+        return inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        name = getattr(target, "__name__", short_repr(target))
+        raise InputError(f"nobody knows the parameters of {name!r}; a function in Python was expected") from None
+
+
 def options(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The options that a recipe can give to this class or function, with their defaults and annotations."""
+    known = parameters(target)
     # A dataclass may inherit options from other modules, in which their annotations are to be read.
     plain_class = inspect.isclass(target) and not is_dataclass(target)
     hints = typing.get_type_hints(target.__init__ if plain_class else target, include_extras=True)
     found = {}
-    for name, parameter in inspect.signature(target).parameters.items():
+    for name, parameter in known.items():
         if name in SUPPLIED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         found[name] = parameter.replace(annotation=hints.get(name, Any))
@@ -99,6 +109,8 @@ def check_option(key: str, value: Any, parameter: inspect.Parameter) -> Any:
     try:
         return TypeAdapter(parameter.annotation).validate_python(value)
     except PydanticSchemaGenerationError:
+        if value is None and parameter.default is None:  # as a run's own recipe spells it out
+            return None
         kind = getattr(parameter.annotation, "__name__", str(parameter.annotation))
         raise InputError(
             f"{key} is {short_repr(value)}, but its type, {kind}, is none that a recipe has"
@@ -112,6 +124,6 @@ def instantiate(
     section: str, target: Callable[..., Any], given: Mapping[str, Any], supplied: Mapping[str, Any] | None = None
 ) -> Any:
     """Call it with the options of the recipe and those of the supplied values that it asks for."""
-    accepted = inspect.signature(target).parameters
+    accepted = parameters(target)
     extra = {key: value for key, value in (supplied or {}).items() if key in accepted}
     return target(**complete(section, target, given), **extra)

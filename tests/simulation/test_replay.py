@@ -107,3 +107,15 @@ def test_a_run_from_python_is_refused(fedrecall, tmp_path) -> None:
     done = fedrecall("replay", tmp_path / "run", "--round", 1, "--client", 0)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "data was given as a Python object; start this run again from Python" in done.err
+
+
+def test_the_rounds_that_are_played_first_are_shown(run, fedrecall) -> None:
+    words = ["replay", "run", "--round", 3, "--client", run[2]["clients"][0]]
+    for path in Path("run/checkpoints").iterdir():
+        path.unlink()
+    done = fedrecall(*words)
+    assert done.code == 0
+    shown = [line.split("  ")[:2] for line in done.err.splitlines()]
+    assert shown == [["the rounds before", "round 1/2"], ["the rounds before", "round 2/2"]]
+    for quiet in ("--quiet", "--json"):
+        assert fedrecall(*words, quiet).err == ""

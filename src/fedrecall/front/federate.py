@@ -18,6 +18,7 @@ from fedrecall.errors import InputError, short_repr
 from fedrecall.front.callbacks import Callback, user_watchers
 from fedrecall.front.execute import Plan, execute
 from fedrecall.front.run import Run
+from fedrecall.kinds import VARIADIC, parameters
 from fedrecall.measure.user_metrics import UserMetric
 from fedrecall.models.build import dry_batch
 from fedrecall.objectives import OBJECTIVE, OBJECTIVES, WSM, LossFunction, Objective
@@ -136,6 +137,13 @@ def check_given(model: Any, federation: Any) -> None:
             f"the model is {short_repr(model)}; a torch.nn.Module, a function that returns one, or a name was "
             "expected"
         )
+    if callable(model) and not isinstance(model, nn.Module):
+        needed = [p.name for p in parameters(model) if p.default is p.empty and p.kind not in VARIADIC]
+        if needed:
+            raise InputError(
+                f"the model is {short_repr(model)}, which needs {', '.join(needed)}; an instance, or a function "
+                "without parameters that returns one, was expected"
+            )
     if not isinstance(federation, Federation):
         raise InputError(f"the federation is {short_repr(federation)}; a Federation was expected")
 

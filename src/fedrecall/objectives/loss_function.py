@@ -81,7 +81,7 @@ class LossFunction(Objective):
         elif loss.dim():
             found = f"a tensor of shape {tuple(loss.shape)}"
         elif not loss.requires_grad:
-            found = "a number that does not depend on the logits, or has no gradient"
+            found = "a number without a gradient"
         else:
             return
         raise InputError(
