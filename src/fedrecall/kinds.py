@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fedrecall import registry
@@ -83,7 +85,10 @@ class Kind(Generic[T]):
         """Makes one of a function and its options: those of its parameters that the program does not give."""
         assert self.wrap is not None
         wrap, own = self.wrap, registry.options(self.wrap)
-        hints = typing.get_type_hints(what_is_called(function), include_extras=True)
+        called = what_is_called(function)
+        hints = typing.get_type_hints(
+            called if inspect.isroutine(called) else called.__call__, include_extras=True
+        )
         rest = [p for p in parameters(function)[len(self.arguments) :] if p.kind not in VARIADIC]
         options = {p.name: p.replace(annotation=hints.get(p.name, Any)) for p in rest}
         others = {key: option for key, option in own.items() if key not in ("function", "options")}
@@ -138,6 +143,32 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def section_of(found: type) -> str | None:
     """The section of a recipe that things of this class belong to."""
     return getattr(found, "recipe_section", None)
+
+
+def describe_function(function: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's function and what it is called with, or an object that can be called and what it holds, to be
+    written down: without addresses, which differ from one process to the next."""
+    options = dict(options)
+    while isinstance(function, partial):
+        function, options = function.func, {**function.keywords, **options}
+    if hasattr(function, "__qualname__"):
+        return {"class": f"{function.__module__}:{function.__qualname__}", "options": written(options)}
+    held = getattr(function, "__dict__", {}).items()
+    holds = {key: value for key, value in held if not key.startswith("_") and key != "training"}
+    if hasattr(function, "named_buffers"):  # of a module of torch
+        holds |= dict(function.named_buffers())
+    name = f"{type(function).__module__}:{type(function).__qualname__}"
+    return {"class": name, "repr": without_address(function), "options": written(holds | options)}
+
+
+def written(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers and words as they are, anything else as Python shows it."""
+    plain = str | int | float | None
+    return {key: value if isinstance(value, plain) else without_address(value) for key, value in values.items()}
+
+
+def without_address(value: object) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 def article(noun: str) -> str:

@@ -1,4 +1,4 @@
-"""What a Python user sees: progress, the summary, readable runs, federations and diagnoses, and pages when wanted."""
+"""What a Python user sees: progress, the summary, readable runs, federations and diagnoses, pages when wanted."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def test_a_run_that_is_no_run_says_so_and_its_name_is_text(tmp_path) -> None:
 
 def test_a_federation_says_what_it_is() -> None:
     assert repr(federation()) == (
-        "Federation(clients: 6; samples: 60 at the clients, 12 of them for validation; test samples: 9; classes: 3; "
-        "a sample: float32, 3)"
+        "Federation(clients: 6; samples: 60 at the clients, 12 of them for validation; test samples: 9; "
+        "classes: 3; a sample: float32, 3)"
     )
     assert "<th>clients</th><td>6</td>" in federation()._repr_html_()
 
@@ -128,6 +128,6 @@ def test_a_resumed_run_may_go_without_a_page_too(fedrecall, tmp_path) -> None:
 
 
 def test_a_run_that_cannot_be_read_says_so_when_it_is_asked(tmp_path) -> None:
+    (tmp_path / "summary.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):
-        (tmp_path / "summary.json").write_text("{")
         _ = Run(tmp_path).summary

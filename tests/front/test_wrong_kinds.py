@@ -1,5 +1,5 @@
-"""What is given for an objective, an algorithm, a partition or a model: names, classes and functions are understood,
-and all else is refused in one sentence."""
+"""What is given for an objective, an algorithm or a model: names, classes and functions are understood, and all
+else is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def cross_entropy(logits, target, smoothing: float = 0.0):
     return F.cross_entropy(logits, target, label_smoothing=smoothing)
 
 
-class Callable_:
+class Loss:
     def __call__(self, logits, target):
         return F.cross_entropy(logits, target)
 
@@ -82,7 +82,7 @@ class Callable_:
         (lambda logits, target: F.cross_entropy(logits, target), CrossEntropy()),
         (cross_entropy, CrossEntropy()),
         (partial(cross_entropy, smoothing=0.0), CrossEntropy()),
-        (Callable_(), CrossEntropy()),
+        (Loss(), CrossEntropy()),
         ("torch.nn:CrossEntropyLoss", CrossEntropy()),
         ("torch.nn.functional:cross_entropy", CrossEntropy()),
     ],
@@ -168,15 +168,27 @@ REFUSED = [
     ({"objective": FedAvg}, "objective is the class FedAvg, which is an algorithm; an Objective"),
     ({"objective": FedAvg()}, "objective is FedAvg(), which is an algorithm; an Objective"),
     ({"objective": Needy}, "objective is the class Needy, which needs gamma; an instance of it was expected"),
-    ({"objective": nn.CrossEntropyLoss(reduction="none")}, "CrossEntropyLoss, which returned a tensor of shape (2,);"),
-    ({"objective": nn.BCEWithLogitsLoss()}, "BCEWithLogitsLoss, which fails on logits of shape (2, 3) and 2 labels"),
+    (
+        {"objective": nn.CrossEntropyLoss(reduction="none")},
+        "which returned a tensor of shape (2,);",
+    ),
+    (
+        {"objective": nn.BCEWithLogitsLoss()},
+        "BCEWithLogitsLoss, which fails on logits of shape (2, 3)",
+    ),
     ({"objective": nn.Bilinear(2, 2, 1)}, "which has parameters of its own, and nothing trains these"),
     ({"objective": no_gradient}, "no_gradient, which returned a number without a gradient;"),
     ({"objective": "torch:dist"}, "nobody knows the parameters of 'dist'"),
-    ({"algorithm": WSM}, "algorithm is the class WSM, which is an objective; an Algorithm or its name was expected"),
+    (
+        {"algorithm": WSM},
+        "algorithm is the class WSM, which is an objective; an Algorithm",
+    ),
     ({"algorithm": WSM()}, "which is an objective; an Algorithm or its name was expected"),
     ({"algorithm": "fedrecall:WSM"}, "algorithm is 'fedrecall:WSM', which is an objective; an Algorithm"),
-    ({"algorithm": nn.CrossEntropyLoss()}, "algorithm is CrossEntropyLoss(); an Algorithm or its name was expected"),
+    (
+        {"algorithm": nn.CrossEntropyLoss()},
+        "algorithm is CrossEntropyLoss(); an Algorithm or its name",
+    ),
     ({"algorithm": "torch.nn:Linear"}, "algorithm is 'torch.nn:Linear'; an Algorithm or its name was expected"),
     ({"model": 3}, "the model is 3; a torch.nn.Module, a function that returns one, or a name was expected"),
     ({"model": "lenett"}, "model is 'lenett', which is not known; did you mean 'lenet'?"),
@@ -209,6 +221,7 @@ def test_a_diagnosis_takes_a_name_and_refuses_what_is_no_wsm(tmp_path: Path) -> 
 # --- in a recipe ---
 
 MINE = """
+from torch import nn
 from torch.nn import functional as F
 from fedrecall import Objective
 
@@ -221,6 +234,12 @@ class Focal(Objective):
 
 def makes_focal(gamma: float = 1.0):
     return Focal()
+
+class Loss:
+    def __call__(self, logits, target, factor: float = 1.0):
+        return factor * F.cross_entropy(logits, target)
+
+instance, of_torch, focal = Loss(), nn.CrossEntropyLoss(), Focal()
 
 def many(logits, target):
     return F.cross_entropy(logits, target, reduction="none")
@@ -248,11 +267,15 @@ def test_a_function_of_the_users_own_is_an_objective_in_a_recipe(fedrecall, mine
         "mine": [f"objective={mine}:smooth"],
         "smooth": [f"objective={mine}:smooth", "objective.smoothing=0.5"],
         "made": [f"objective={mine}:makes_focal", "objective.gamma=2"],
+        "instance": [f"objective={mine}:instance", "objective.factor=1"],
+        "of_torch": [f"objective={mine}:of_torch"],
+        "focal": [f"objective={mine}:focal"],
     }.items():
         done = fedrecall("run", "demo", *SMALL, *words, "--out", out)
         assert done.code == 0, done.err
         losses[out] = json.loads(Path(out, "metrics.jsonl").read_text())["train_loss"]
-    assert losses["usual"] == losses["mine"] == losses["made"] != losses["smooth"]
+    assert losses.pop("smooth") > losses["usual"]
+    assert len(set(losses.values())) == 1
     assert yaml.safe_load(Path("smooth/recipe.yaml").read_text())["objective"] == {
         "name": f"{mine}:smooth",
         "smoothing": 0.5,

@@ -12,7 +12,7 @@ from numpy.random import Generator
 from fedrecall.data.partition import PARTITIONS, HeldOut, Ids, Partition, Seed, Validation
 from fedrecall.data.partition_draws import Ints
 from fedrecall.errors import InputError, short_repr
-from fedrecall.kinds import Kind
+from fedrecall.kinds import Kind, describe_function
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,10 @@ class SplitFunction(Partition):
     validation: Validation = 0.1
     seed: Seed = 0
     held_out: HeldOut = 0
+
+    def description(self) -> dict[str, Any]:
+        """What the function is, as far as that can be written down."""
+        return describe_function(self.function, self.options)
 
     def deal(self, rng: Generator, labels: Ints, num_classes: int, ids: Ids) -> tuple[Ints, Ints]:
         # A copy: who sorts the labels in place must not change the data.
@@ -61,7 +65,7 @@ class SplitFunction(Partition):
 
     @property
     def _said(self) -> str:
-        return f"partition {getattr(self.function, '__qualname__', type(self.function).__qualname__)!r}"
+        return f"partition {self.description()['class'].rpartition(':')[2]!r}"
 
 
 PARTITION: Kind[Partition] = Kind(

@@ -18,7 +18,7 @@ from fedrecall.errors import InputError, short_repr
 from fedrecall.front.callbacks import Callback, user_watchers
 from fedrecall.front.execute import Plan, execute
 from fedrecall.front.run import Run
-from fedrecall.kinds import VARIADIC, parameters
+from fedrecall.kinds import VARIADIC, parameters, written
 from fedrecall.measure.user_metrics import UserMetric
 from fedrecall.models.build import dry_batch
 from fedrecall.objectives import OBJECTIVE, OBJECTIVES, WSM, LossFunction, Objective
@@ -177,7 +177,5 @@ def describe(thing: Any, listing: Mapping[str, Any]) -> Tree:
     for name, kind in listing.items():
         if kind is type(thing):
             return {"name": name, **values}
-    plain = {
-        key: value if isinstance(value, str | int | float | None) else repr(value) for key, value in values.items()
-    }
-    return {**FROM_PYTHON, "class": f"{type(thing).__module__}:{type(thing).__qualname__}", "options": plain}
+    kind = f"{type(thing).__module__}:{type(thing).__qualname__}"
+    return {**FROM_PYTHON, "class": kind, "options": written(values)}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fedrecall.errors import InputError
+from fedrecall.kinds import describe_function
 from fedrecall.labels import Labels
 from fedrecall.objectives.base import Objective, in_full
 from fedrecall.user_code import has_their_lines
@@ -39,21 +38,8 @@ class LossFunction(Objective):
         return str(self.description()["class"].rpartition(":")[2])
 
     def description(self) -> dict[str, Any]:
-        """What it is and holds, as far as that can be written down; without addresses, which change by the run."""
-        function: Any = self.function
-        options = dict(self.options)
-        while isinstance(function, partial):
-            function, options = function.func, {**function.keywords, **options}
-        if hasattr(function, "__qualname__"):
-            return {"class": f"{function.__module__}:{function.__qualname__}", "options": written(options)}
-        kind = type(function)
-        holds = {key: value for key, value in vars(function).items() if not key.startswith("_")}
-        if isinstance(function, nn.Module):
-            holds = {key: value for key, value in holds.items() if key != "training"} | dict(
-                function.named_buffers()
-            )
-        found = {"class": f"{kind.__module__}:{kind.__qualname__}", "repr": without_address(function)}
-        return {**found, "options": written(holds | options)}
+        """What it is and holds, as far as that can be written down."""
+        return describe_function(self.function, self.options)
 
     def prepare(self, labels: Labels) -> Tensors:
         return {}
@@ -88,15 +74,3 @@ class LossFunction(Objective):
             f"objective is {self.name}, which returned {found}; the loss of the batch as one number was expected, "
             "as with reduction='mean'"
         )
-
-
-def written(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers and words as they are, anything else as Python shows it."""
-    return {
-        key: value if isinstance(value, str | int | float | None) else without_address(value)
-        for key, value in values.items()
-    }
-
-
-def without_address(value: object) -> str:
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
