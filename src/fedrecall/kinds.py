@@ -85,10 +85,9 @@ class Kind(Generic[T]):
         """Makes one of a function and its options: those of its parameters that the program does not give."""
         assert self.wrap is not None
         wrap, own = self.wrap, registry.options(self.wrap)
-        called = what_is_called(function)
-        hints = typing.get_type_hints(
-            called if inspect.isroutine(called) else called.__call__, include_extras=True
-        )
+        called: Any = what_is_called(function)
+        annotated = called if inspect.isroutine(called) else type(called).__call__
+        hints = typing.get_type_hints(annotated, include_extras=True)
         rest = [p for p in parameters(function)[len(self.arguments) :] if p.kind not in VARIADIC]
         options = {p.name: p.replace(annotation=hints.get(p.name, Any)) for p in rest}
         others = {key: option for key, option in own.items() if key not in ("function", "options")}

@@ -159,7 +159,12 @@ def test_evaluation_that_fails_in_a_worker_comes_with_the_way_to_the_main_proces
     [
         ("data", "def thing(folder):\n    raise ValueError('of mine')\n"),
         ("model", "def thing(sample_shape):\n    raise ValueError('of mine')\n"),
-        ("algorithm", "class thing:\n    def __init__(self):\n        raise ValueError('of mine')\n"),
+        (
+            "algorithm",
+            "from fedrecall import FedAvg\nclass thing(FedAvg):\n"
+            "    def __init__(self):\n        raise ValueError('of mine')\n",
+        ),
+        ("partition", "def thing(labels, num_classes, rng):\n    raise ValueError('of mine')\n"),
         ("objective", "raise ValueError('of mine')\n"),
         ("model", "import no_such_library\n"),
         ("model", "def thing(:\n"),

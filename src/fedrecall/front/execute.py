@@ -21,6 +21,7 @@ from fedrecall.simulation.loop import carry_out
 from fedrecall.simulation.progress import ProgressLine
 from fedrecall.simulation.resume import go_on
 from fedrecall.simulation.round import Experiment
+from fedrecall.user_code import note_key
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,15 @@ def load_federation(recipe: Recipe) -> Federation:
         raise InputError(
             f"data is {recipe.data['name']!r}, which returned a {type(data).__name__}; expected a DataSet"
         )
-    return Federation.from_data(data, recipe.create("partition"))
+    partition, name = recipe.create("partition"), recipe.partition["name"]
+    try:
+        return Federation.from_data(data, partition)
+    except InputError:
+        raise
+    except Exception as error:
+        if ":" in name:  # of the user's own, which deals the data only here
+            note_key(error, "partition", name)
+        raise
 
 
 def recipe_experiment(recipe: Recipe, federation: Federation, *, resumed: bool = False) -> Experiment:
