@@ -20,9 +20,7 @@ from fedrecall.runs import files
 @click.option("--force", is_flag=True, help="Also with another recipe or other data than the run's.")
 @quiet_option
 @json_option
-def replay(
-    run: Path, round_: int, client: int, data: str | None, force: bool, quiet: bool, as_json: bool
-) -> None:
+def replay(run: Path, round_: int, client: int, data: str | None, force: bool, quiet: bool, as_json: bool) -> None:
     """Train one client of a round of RUN again in this process, where breakpoint() works.
 
     It starts from the newest checkpoint before the round. Nothing in the folder RUN is changed.

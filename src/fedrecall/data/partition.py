@@ -91,6 +91,10 @@ class Partition:
         if self.clients is not None:
             _check_held_out(self.held_out, self.clients)
 
+    def description(self) -> dict[str, Any]:
+        """What else is to be said of it than its plain settings."""
+        return {}
+
     def deal(self, rng: Generator, labels: Ints, num_classes: int, ids: Ids) -> tuple[Ints, Ints]:
         """The clients' samples one client after the other, in the order drawn, and each client's size."""
         raise NotImplementedError
@@ -256,8 +260,8 @@ PARTITIONS: dict[str, type[Partition]] = {
 def describe_partition(partition: Partition) -> dict[str, Any]:
     """Its name and settings, as a recipe says them."""
     names = {kind: name for name, kind in PARTITIONS.items()}
-    name = names.get(type(partition), type(partition).__qualname__)
-    return {"name": name, **{field.name: getattr(partition, field.name) for field in fields(partition)}}  # type: ignore[arg-type]
+    plain = {key: value for key, value in vars(partition).items() if isinstance(value, str | int | float | None)}
+    return {"name": names.get(type(partition), type(partition).__qualname__), **plain, **partition.description()}
 
 
 def _numbered(ids: Ids, samples: int) -> Ints:

@@ -38,7 +38,7 @@ def describe_origin(
         },
         "partition": dict(federation.partition),
         "model": {**model, **({"weights": weights} if weights else {})},
-        "objective": {"code": code_digests([type(job.objective)])},
+        "objective": {"code": code_digests([type(job.objective), getattr(job.objective, "function", None)])},
         "algorithm": {"code": code_digests([type(job.algorithm)])},
     }
 
