@@ -22,6 +22,7 @@ PURPOSES: Final[dict[str, int]] = {
     "augment": 4,  # crops and flips
     "model": 5,  # dropout and whatever else the model draws while it trains
     "probe": 6,  # on which clients' data forgetting is measured
+    "evaluate": 7,  # whatever the model draws while it is evaluated
 }
 
 # SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the golden ratio as a stride, and two multipliers.

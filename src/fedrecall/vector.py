@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -192,17 +191,6 @@ def the_one_float_dtype(tensors: Iterable[tuple[str, Tensor]]) -> torch.dtype:
         found = ", ".join(f"{name!r} is {dtype}" for dtype, name in first.items())
         raise InputError(f"the model mixes float dtypes ({found}); convert it to one, as in model.float()")
     return next(iter(first), torch.float32)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """As many threads inside, as many as before after."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def tensors_digest(state: Tensors) -> str:

@@ -7,8 +7,8 @@ also pad channels: other roundings, the same on every engine.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,6 +232,14 @@ def outside_torch(module: torch.nn.Module) -> list[Any]:
 
 
 def precision(local: Local) -> AbstractContextManager[Any]:
-    if local.precision == "float32":
-        return nullcontext()
-    return torch.autocast("cpu", torch.bfloat16)
+    return nullcontext() if local.precision == "float32" else mixed_precision()
+
+
+@contextmanager
+def mixed_precision() -> Iterator[None]:
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            yield
+    finally:
+        # Within an outer autocast, though that is switched off, torch would keep the rounded weights for later.
+        torch.clear_autocast_cache()

@@ -110,11 +110,12 @@ class Worker:
     def _probe(self, task: TrainTask) -> ProbeAnswers:
         """The samples that the client's model gets right: as it is and, if statistics are averaged, with those
         it was sent."""
-        correct = self.predict("validation", task.clients).correct
-        if not self._statistics:
-            return ProbeAnswers(correct)
-        self.flat.load(self.flat.w, self.buffers)
-        return ProbeAnswers(correct, self.predict("validation", task.clients).correct)
+        with default_generator(self.job.seed, "evaluate", task.round, task.client):
+            correct = self.predict("validation", task.clients).correct
+            if not self._statistics:
+                return ProbeAnswers(correct)
+            self.flat.load(self.flat.w, self.buffers)
+            return ProbeAnswers(correct, self.predict("validation", task.clients).correct)
 
     def client_state(self, task: Task) -> Tensors:
         """The client's state before a task."""
@@ -175,4 +176,5 @@ class Worker:
         """The predictions of a model for a range of pooled samples."""
         self._load(self.client_state(task) if task.state_version else {})
         part = slice(task.start, task.stop)
-        return EvaluateResult(task, self.predict(task.split, task.clients, part, task.logits))
+        with default_generator(self.job.seed, "evaluate", task.round, task.order):
+            return EvaluateResult(task, self.predict(task.split, task.clients, part, task.logits))

@@ -9,6 +9,7 @@ from typing import Any
 from fedrecall.client.work import Trained
 from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.watcher import Round, Watcher
+from fedrecall.torch_state import given_back
 
 Callback = Watcher | Callable[[dict[str, Any]], object]  # a plain function is shown each line of metrics
 
@@ -25,16 +26,16 @@ class UserWatcher(Watcher):
 
     def before(self, round: Round) -> None:
         if isinstance(self.callback, Watcher):
-            with self._named(round):
+            with self._named(round), given_back():
                 self.callback.before(round)
 
     def result(self, round: Round, result: Trained) -> None:
         if isinstance(self.callback, Watcher):
-            with self._named(round):
+            with self._named(round):  # not given back: other clients may be training
                 self.callback.result(round, result)
 
     def after(self, round: Round) -> None:
-        with self._named(round):
+        with self._named(round), given_back():
             if isinstance(self.callback, Watcher):
                 self.callback.after(round)
             else:

@@ -32,6 +32,7 @@ from fedrecall.runs.reader import finished_summary, is_run
 from fedrecall.simulation.progress import is_wanted
 from fedrecall.simulation.resume import has_checkpoint, weights_of
 from fedrecall.simulation.round import Experiment
+from fedrecall.torch_state import fixed_torch_state
 from fedrecall.vector import materialise
 
 Named = str | Mapping[str, Any]  # as in a recipe: a name, or a group of keys with one
@@ -158,7 +159,7 @@ def model_maker(model: Any, federation: Federation, recipe: Recipe) -> Callable[
 
 def copies_of(model: nn.Module, federation: Federation, seed: int) -> Callable[[], nn.Module]:
     """A function that returns a copy of the model with the weights it has."""
-    with default_generator(seed, "init"):
+    with fixed_torch_state(), default_generator(seed, "init"):
         materialise(model, partial(dry_batch, federation))
     try:
         copy.deepcopy(model)

@@ -18,6 +18,7 @@ from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord, is_number
+from fedrecall.torch_state import fixed_torch_state
 
 
 class Run:
@@ -44,8 +45,9 @@ class Run:
 
     def model(self) -> nn.Module:
         """The trained global model."""
-        model = self._make_model() if self._make_model else self._model_of_recipe()
-        model.load_state_dict(read_weights(self.path / files.MODEL))
+        with fixed_torch_state():  # as the run made it
+            model = self._make_model() if self._make_model else self._model_of_recipe()
+            model.load_state_dict(read_weights(self.path / files.MODEL))
         return model.eval()
 
     def _model_of_recipe(self) -> nn.Module:

@@ -11,14 +11,20 @@ from torch import Tensor, nn
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
 from fedrecall.rng import default_generator
+from fedrecall.torch_state import fixed_torch_state, torch_threads
 from fedrecall.user_code import has_their_lines
-from fedrecall.vector import FlatModel, materialise, torch_threads
+from fedrecall.vector import FlatModel, materialise
 
 
 def build_model(make_model: Callable[[], nn.Module], federation: Federation, seed: int, threads: int) -> FlatModel:
     """The model with its initial weights, which are a function of the seed, as flat vectors."""
-    with default_generator(seed, "init"), torch_threads(threads):
+    with fixed_torch_state(), default_generator(seed, "init"), torch_threads(threads):
         module = make_model()
+        if torch.get_default_dtype() != torch.float32:
+            # A module that was imported for it has set another one, which those made after it will not see.
+            torch.set_default_dtype(torch.float32)
+            with default_generator(seed, "init"):
+                module = make_model()
         if not isinstance(module, nn.Module):
             raise InputError(f"the model is {short_repr(module)}; a torch.nn.Module was expected")
         materialise(module, partial(dry_batch, federation))

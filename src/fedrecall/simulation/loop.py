@@ -22,9 +22,11 @@ from fedrecall.simulation.journal import Journal
 from fedrecall.simulation.origin import describe_origin
 from fedrecall.simulation.round import Experiment
 from fedrecall.simulation.summary import summarise
+from fedrecall.torch_state import fixed_torch_state
 from fedrecall.vector import Tensors
 
 
+@fixed_torch_state()
 def carry_out(
     experiment: Experiment,
     folder: RunFolder,

@@ -18,6 +18,7 @@ from fedrecall.runs.reader import RunRecord
 from fedrecall.simulation.journal import Journal
 from fedrecall.simulation.resume import refuse_other, refuse_other_data
 from fedrecall.simulation.round import Experiment, RoundState
+from fedrecall.torch_state import fixed_torch_state
 from fedrecall.vector import Tensors
 
 
@@ -44,6 +45,7 @@ class StatesBeside(StateFiles):
         return super().get(client, version) if mine else self.run.get(client, version)
 
 
+@fixed_torch_state()
 def replay(
     run: Path,
     experiment: Experiment,

@@ -32,6 +32,7 @@ from fedrecall.simulation.aggregation import updated_buffers, updated_server
 from fedrecall.simulation.compatibility import refuse_combination
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
 from fedrecall.simulation.journal import Journal
+from fedrecall.torch_state import fixed_torch_state
 from fedrecall.vector import Tensors, tensors_digest
 
 
@@ -53,6 +54,7 @@ class RoundState:
 class Experiment:
     """What a recipe describes, ready to be carried out. Making it finds what is wrong, and writes nothing."""
 
+    @fixed_torch_state()
     def __init__(
         self,
         recipe: Recipe,

@@ -3,6 +3,7 @@ boxes."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fedrecall.engines.processes.batching import BOXES, pack
 from fedrecall.engines.processes.connection import receive
 from fedrecall.engines.processes.shared_tensors import Box, Boxes
 from fedrecall.errors import InputError, WriteError
+from fedrecall.torch_state import fix
 from fedrecall.user_code import their_traceback
 
 
@@ -25,6 +27,7 @@ def begin(connection: Connection, setup: bytes, folder: str, name: str) -> None:
     try:
         # From the engine that started this process, over a connection that only the two of them have.
         job, handle, states = cloudpickle.loads(setup)
+        fix(ExitStack())  # for good, and after the import of code that may have set something
         torch.set_num_threads(job.local.threads)
         worker = Worker(job, handle.open(), states)
     except Exception as error:

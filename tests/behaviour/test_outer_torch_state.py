@@ -1,0 +1,227 @@
+"""A run has the same bits whatever torch was told around it, and gives everything back as it was."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedrecall import Dirichlet, Federation, FedRS, Images, Local, federate, torch_state
+from fedrecall.models.build import build_model
+from fedrecall.torch_state import fixed_torch_state, given_back
+
+
+def federation() -> Federation:
+    random = np.random.default_rng(0)
+    y = np.arange(160) % 4
+    x = random.integers(0, 256, (160, 8, 8, 3), dtype=np.uint8) // 2 + (20 * y[:, None, None, None]).astype(np.uint8)
+    transform = Images((0.5,) * 3, (0.25,) * 3, crop_padding=1, flip=True)
+    partition = Dirichlet(alpha=0.3, clients=4, validation=0.2)
+    return Federation.from_arrays(x, y, test=(x[:40], y[:40]), partition=partition, transform=transform)
+
+
+class Attentive(nn.Module):
+    """Convolution, attention and linear layers: each has kernels to choose from."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.attention = nn.TransformerEncoderLayer(8, 2, 16, dropout=dropout, batch_first=True)
+        self.fc = nn.Linear(288, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.conv(x)).flatten(2).transpose(1, 2)
+        return self.fc(self.attention(x).flatten(1))
+
+
+class Convolved(nn.Module):
+    """What can be mapped over clients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 8, 3), nn.Linear(288, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.relu(self.conv(x)).flatten(1))
+
+
+def results(out: Path, engine: str, **local: Any) -> tuple[bytes, bytes]:
+    """What a run leaves behind of its numbers."""
+    run = federate(
+        Convolved if engine == "vectorised" else partial(Attentive, 0.1), federation(), objective=FedRS(), rounds=2,
+        clients_per_round=3, local=Local(epochs=2, batch_size=8, lr=0.1, **local), engine=engine, workers=1 if engine == "serial" else 2,
+        forgetting={"every": 2}, out=out,
+    )  # fmt: skip
+    return tuple((run.path / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors"))
+
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * 2 if func is torch.relu else found
+
+
+class Dispatched(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found * 2 if func is torch.ops.aten.relu.default else found
+
+
+@contextmanager
+def told(write: Callable[[Any], object], value: Any, before: Any) -> Iterator[None]:
+    """A setting that is no context manager of its own."""
+    write(value)
+    try:
+        yield
+    finally:
+        write(before)
+
+
+def flushes() -> bool:
+    return sys.float_info.min / 2 == 0.0
+
+
+AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "default dtype": lambda: told(torch.set_default_dtype, torch.float64, torch.float32),
+    "default device": lambda: told(torch.set_default_device, "meta", None),
+    "a device": lambda: torch.device("meta"),
+    "without oneDNN": lambda: torch.backends.mkldnn.flags(enabled=False),
+    "matmul precision": lambda: told(torch.set_float32_matmul_precision, "medium", "highest"),
+    "fp32 precision": lambda: told(
+        lambda value: setattr(torch.backends.mkldnn.conv, "fp32_precision", value), "bf16", "none"
+    ),
+    "deterministic": lambda: told(torch.use_deterministic_algorithms, True, False),
+    "flush denormal": lambda: told(torch.set_flush_denormal, True, False),
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(True, check_nan=False),
+    "attention's kernels": lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
+    "attention's fast path": lambda: told(torch.backends.mha.set_fastpath_enabled, False, True),
+    "saved tensors": lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x * 2, lambda x: x),
+    "a function mode": Functions,
+    "a dispatch mode": Dispatched,
+    "threads": lambda: told(torch.set_num_threads, 2, 1),
+    "a seed": lambda: told(torch.manual_seed, 12345, 0),
+}
+
+
+def state() -> list[Any]:
+    """All of it, as the user sees it."""
+    mkldnn = torch.backends.mkldnn
+    try:
+        matmul = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        matmul = "mixed"
+    cuda = torch.backends.cuda
+    return [
+        torch.is_autocast_enabled("cpu"), torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(), torch.get_default_device(), mkldnn.enabled, matmul,
+        [part.fp32_precision for part in (torch.backends, mkldnn, mkldnn.matmul, mkldnn.conv, mkldnn.rnn)],
+        torch.get_deterministic_debug_mode(), flushes(),
+        torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled(),
+        cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), torch.backends.mha.get_fastpath_enabled(),
+        torch._C._autograd._top_saved_tensors_default_hooks(False),
+        torch.overrides._get_current_function_mode_stack(),
+        torch.utils._python_dispatch._get_current_dispatch_mode_stack(),
+        torch.get_num_threads(), torch.default_generator.get_state().numpy().tobytes(),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[bytes, bytes]]:
+    """What each engine comes to in peace."""
+    folder = tmp_path_factory.mktemp("plain")
+    found = {engine: results(folder / engine, engine) for engine in ("serial", "processes", "vectorised")}
+    assert found["serial"] == found["processes"]
+    return found
+
+
+@pytest.mark.parametrize("name", AROUND)
+@pytest.mark.parametrize("engine", ["serial", "vectorised"])
+def test_a_run_inside_has_the_bits_of_one_outside(name, engine, plain, tmp_path) -> None:
+    with AROUND[name]():
+        before = state()
+        found = results(tmp_path / "run", engine)
+        assert state() == before
+    assert found == plain[engine]
+
+
+def test_workers_have_the_bits_too(plain, tmp_path) -> None:
+    with AROUND["default dtype"](), torch.inference_mode(), torch.autocast("cpu"):
+        assert results(tmp_path / "run", "processes") == plain["processes"]
+
+
+def test_mixed_precision_inside_an_autocast_is_that_outside(tmp_path) -> None:
+    outside = results(tmp_path / "outside", "serial", precision="bfloat16")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert results(tmp_path / "inside", "serial", precision="bfloat16") == outside
+
+
+@pytest.mark.parametrize("name", ["no_grad", "default dtype", "default device", "a function mode"])
+def test_everything_is_given_back_after_an_exception(name, tmp_path) -> None:
+    def broken() -> nn.Module:
+        raise ValueError("no model today")
+
+    with AROUND[name]():
+        before = state()
+        with pytest.raises(ValueError, match="no model today"):
+            federate(broken, federation(), rounds=1, out=tmp_path / "run")
+        assert state() == before
+
+
+def test_a_model_given_in_float64_stays_and_one_that_is_made_is_float32(tmp_path) -> None:
+    settings = {"rounds": 1, "clients_per_round": 2, "engine": "serial", "local": Local(epochs=1, batch_size=8)}
+    with AROUND["default dtype"]():
+        given = federate(Convolved(), federation(), out=tmp_path / "given", **settings)
+        made = federate(Convolved, federation(), out=tmp_path / "made", **settings)
+        assert {p.dtype for p in given.model().parameters()} == {torch.float64}
+        assert {p.dtype for p in made.model().parameters()} == {torch.float32}
+
+
+def test_a_model_whose_module_sets_the_dtype_on_import_is_the_same_the_first_time() -> None:
+    imported = []
+
+    def make() -> nn.Module:
+        if not imported:
+            torch.set_default_dtype(torch.float64)
+            imported.append(True)
+        return nn.Linear(3, 2)
+
+    first, second = (build_model(make, federation(), 0, 1) for _ in range(2))
+    assert first.w.dtype == torch.float32
+    assert torch.equal(first.w, second.w)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_callback_sees_what_was_around_the_run(tmp_path) -> None:
+    seen, around = [], []
+
+    def look(line: dict[str, Any]) -> None:
+        seen.append(state())
+
+    with torch.no_grad(), AROUND["default dtype"]():
+        around.append(state())
+        federate(
+            Convolved, federation(), rounds=2, clients_per_round=2, engine="serial", callbacks=[look],
+            local=Local(epochs=1, batch_size=8), out=tmp_path / "run",
+        )  # fmt: skip
+    assert seen == around * 2
+
+
+def test_given_back_without_a_run_changes_nothing() -> None:
+    with given_back():
+        assert torch.is_grad_enabled()
+    with fixed_torch_state(), given_back():
+        assert not torch_state.held.stacks
+    assert not torch_state.held.stacks
