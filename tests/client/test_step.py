@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -202,6 +204,89 @@ class Hiding(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.flatten(1)) * self.scale[0]
+
+
+CALLS = 0
+
+
+class CountingElsewhere(nn.Linear):
+    """A schedule that changes after some steps; the calls are counted where `where` says."""
+
+    def __init__(self, *sizes: int, where: str) -> None:
+        super().__init__(*sizes)
+        self.where, self.space = where, SimpleNamespace(calls=0, inner=SimpleNamespace(calls=0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        global CALLS
+        if self.where == "module":
+            CALLS += 1
+            calls = CALLS
+        else:
+            space = self.space if self.where == "attribute" else self.space.inner
+            space.calls += 1
+            calls = space.calls
+        return super().forward(x.flatten(1)) * (1.0 if calls < 5 else 0.5)
+
+
+@pytest.mark.parametrize("where", ["module", "attribute", "inner attribute"])
+def test_a_schedule_that_is_counted_elsewhere_has_the_bits_of_eager(where, traced, monkeypatch) -> None:
+    walks = []
+    for after in (10**9, 2):
+        monkeypatch.setitem(globals(), "CALLS", 0)
+        torch.manual_seed(0)
+        traced(after)
+        walks.append(walk(CountingElsewhere(3072, 10, where=where), 9))
+    assert "changes an attribute or a variable" in walks[1].step.note
+    assert torch.equal(walks[0].w, walks[1].w)
+    assert torch.equal(walks[0].losses, walks[1].losses)
+
+
+class ReadingElsewhere(nn.Linear):
+    """Depends on something that no fingerprint looks at."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1)) * float(os.environ["FEDRECALL_TEST_SCALE"])
+
+
+@pytest.mark.parametrize("how", ["exact", "fast"])
+def test_a_recording_that_is_no_longer_the_eager_step_is_given_up(how, traced, monkeypatch) -> None:
+    traced(0)
+    torch.manual_seed(0)
+    flat = FlatModel(ReadingElsewhere(3072, 10))
+    step = Step(flat, CrossEntropy(), FedAvg(), Local(batch_size=16, step=how))
+    losses = []
+    for s in range(1, 20):
+        monkeypatch.setenv("FEDRECALL_TEST_SCALE", "1.0" if s < 7 else "3.0")
+        losses.append(float(step(*batch(0), {})))
+        assert bool(step._graphs) == (s < 9)  # recorded at step 1, compared at 1 + 1, 2, 4, 8
+    with torch.no_grad():
+        x, target = batch(0)
+        expected = F.cross_entropy(flat.module(x), target)
+    assert losses[8:] == pytest.approx([float(expected)] * 11)
+    assert losses[5] != losses[8]
+    assert "no longer traced" in step.note
+    assert "since they were last compared" in step.note
+
+
+def test_compared_steps_come_at_growing_intervals(traced, monkeypatch) -> None:
+    traced(0)
+    monkeypatch.setattr(step_module, "CHECK_EVERY", 32)
+    step = Step(FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))), WSM(), FedAvg(), Local())
+    compared, eager = [], step._eager
+    monkeypatch.setattr(step, "_eager", lambda *given: (compared.append(s), eager(*given))[1])
+    for s in range(100):
+        step(*batch(s), step.objective.prepare(LABELS))
+    assert compared == [0, 1, 2, 4, 8, 16, 32, 64, 96]
+
+
+def test_a_model_that_diverges_is_still_traced(traced) -> None:
+    traced(0)
+    flat = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)))
+    step = Step(flat, CrossEntropy(), FedAvg(), Local())
+    flat.w.fill_(float("nan"))
+    for s in range(3):
+        step(*batch(s), {})
+    assert step._graphs
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -155,11 +157,56 @@ class Deciding(nn.Linear):
         return logits if logits.sum() > 0 else -logits
 
 
+class Hidden(nn.Linear):
+    """Keeps or draws something outside of torch."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(12, 4)
+        self.how, self.calls, self.space = how, 0, SimpleNamespace(calls=0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "attribute":
+            self.calls += 1
+        elif self.how == "namespace":
+            self.space.calls += 1
+        elif self.how == "python":
+            x = x * random.random()
+        else:
+            x = x * np.random.rand()  # noqa: NPY002
+        return super().forward(x) * (1 + self.calls + self.space.calls)
+
+
+SCALE = [1.0]
+
+
+class Scaled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "kept"):
+            self.kept = 2.0  # once
+        return super().forward(x) * SCALE[0] * self.kept
+
+
+def test_what_changes_between_rounds_is_seen(tmp_path) -> None:
+    runs, first = [], Scaled(12, 4)
+    for engine in ("serial", "vectorised"):
+        SCALE[0] = 1.0
+        runs.append(
+            federate(
+                first, federation(), engine=engine, rounds=4, participation=1.0, seed=1,
+                callbacks=[lambda line: SCALE.__setitem__(0, 0.3 + line["round"])], out=tmp_path / engine,
+                local=Local(epochs=2, batch_size=8, lr=0.01),
+            ).metrics
+        )  # fmt: skip
+    losses = [[line["train_loss"] for line in run] for run in runs]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("model", "settings", "reason"),
     [
         (nn.Sequential(dense(), nn.Dropout(0.5)), {}, "random operation"),
         (Deciding(12, 4), {}, "data-dependent control flow"),
+        *((Hidden(how), {}, "changes an attribute") for how in ("attribute", "namespace", "python", "numpy")),
         (dense(), {"algorithm": Moon()}, "compares each client with its previous model"),
         (dense(), {"algorithm": Centralised()}, "one client only"),
         (dense(), {"batch_norm": "local", "objective": FedNTD()}, "has a teacher"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from fedrecall.client.batches import steps_per_epoch
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.graph import UntraceableError, finish, trace, without_repeats, without_views_of_views
+from fedrecall.client.hidden_state import CHANGES, generators
 from fedrecall.client.step import Compared, Step
 from fedrecall.client.work import Job, Rows, TrainTask
 from fedrecall.data.federation import Federation
@@ -62,6 +64,7 @@ class Cohort:
         needs = job.algorithm.needs | job.objective.needs
         self._sent = FrozenModel(job, federation) if needs & {"teacher", "features"} else None
         self._mapped: dict[tuple[torch.Size, ...], Mapped] = {}
+        self._recorded: list[Any] = []  # what these rely on, as it was when they were made
         self._augments = federation.augments
         self._buffers = {**self.flat.float_buffers, **self.flat.int_buffers}
         # Is a step no more than w - lr g?
@@ -72,6 +75,7 @@ class Cohort:
     ) -> CohortResult:
         """All local steps of these clients, from the published model or from what they have of their own."""
         job, local = self.job, self.job.local
+        self._forget_outdated()
         plan = self._plan(tasks)
         w = self._stacked("w", server["w"], states, own=job.algorithm.personal)
         b = self._stacked("b", buffers["b"], states, own=job.own_buffers)
@@ -179,12 +183,29 @@ class Cohort:
         inputs = [x, target, *self._views(w, b, i), *client.values(), *compared.tensors().values()]
         shapes = tuple(tensor.shape for tensor in inputs[:3])
         if shapes not in self._mapped:
-            self._mapped[shapes] = self._trace(inputs, list(client), list(compared.tensors()), shared=w.ndim == 1)
+            trace_it = partial(self._trace, inputs, list(client), list(compared.tensors()), shared=w.ndim == 1)
+            self._mapped[shapes] = self._first_mapped(trace_it)
         with torch.no_grad():
             loss, *rest = self._mapped[shapes](*inputs)
         count = len(self.flat.parameter_slots)
         new_b, new_i = self._gathered(rest[count:], b) if self.flat.has_buffers else (b, i)
         return loss, rest[:count], new_b, new_i
+
+    def _first_mapped(self, trace_it: Callable[[], Mapped]) -> Mapped:
+        """The mapped step of a model that does the same every time. What is kept once, at the first call, is not
+        held against it."""
+        for _ in range(2):
+            before = [*generators(), *self.step.fingerprint()]
+            mapped = trace_it()
+            self._recorded = self.step.fingerprint()
+            if [*generators(), *self._recorded] == before:
+                return mapped
+        raise RuntimeError(CHANGES)
+
+    def _forget_outdated(self) -> None:
+        """Between rounds others may have changed what the mapped steps took for constant."""
+        if self._mapped and self.step.fingerprint() != self._recorded:
+            self._mapped.clear()
 
     def _spread(self, vectors: Tensor, parts: list[Tensor], alpha: float | None = None) -> None:
         """Put parameters' parts into stacked vectors, or add them to what is there."""

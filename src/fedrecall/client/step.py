@@ -1,18 +1,16 @@
 """The loss and the gradient of one batch: eager, or the same calls traced once and run without autograd.
 
-`exact` is traced where that gives the bits of the eager step, which is checked, and eager elsewhere. `fast` may
-also pad channels: other roundings, the same on every engine.
+`exact` is traced where that gives the bits of the eager step, which is checked, then and again later, and eager
+elsewhere. `fast` may also pad channels: other roundings, the same on every engine.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -27,6 +25,7 @@ from fedrecall.client.graph import (
     trace,
     without_views_of_views,
 )
+from fedrecall.client.hidden_state import CHANGES, fingerprint, generators
 from fedrecall.models.representation import Representation
 from fedrecall.objectives.base import Objective
 from fedrecall.recipe.settings import Local
@@ -34,6 +33,8 @@ from fedrecall.vector import FlatModel, Tensors
 
 TRACE_AFTER = 150  # steps with batches of one shape: tracing takes a second or so, most of it imports
 MOST_GRAPHS = 8
+NOT_SHARED = "what is neither a parameter nor a buffer is not shared between processes, nor kept in checkpoints"
+CHECK_EVERY = 256  # traced steps, at the latest: then an eager one is taken beside it
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,15 @@ class Step:
         self.note: str | None = None  # why nothing is traced, if so
         self._seen: dict[torch.Size, int] = {}
         self._graphs: dict[torch.Size, Traced] = {}
+        self._recorded: list[Any] = []  # what the recordings rely on, as it was then
         # All parameters, frozen ones too, and all buffers: a graph must not hide a tensor.
         self._tensors = {**dict(flat.module.named_parameters()), **dict(flat.module.named_buffers())}
 
     def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared = NOTHING) -> Tensor:
         graph = self._graphs.get(x.shape)
         if graph is not None:
+            if graph.is_to_be_checked():
+                return self._checked(graph, x, target, client, compared)
             return graph(x, target, client, compared)
         if self._due(x):
             return self._first_traced(x, target, client, compared)
@@ -103,14 +107,12 @@ class Step:
 
     def _first_traced(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
         """An eager step, and a traced one from the same state; the traced one stays if they agree."""
-        start, outside = Snapshot.of(self.flat), outside_torch(self.flat.module)
+        start, outside = Snapshot.of(self.flat), [*generators(), *self.fingerprint()]
         loss = self._eager(x, target, client, compared)
         eager = Snapshot.of(self.flat)
         try:
-            if outside_torch(self.flat.module) != outside:
-                raise UntraceableError(
-                    "its forward changes an attribute of a module or draws random numbers itself"
-                )
+            if [*generators(), *self.fingerprint()] != outside:
+                raise UntraceableError(f"{CHANGES}; {NOT_SHARED}")
             start.restore(self.flat)
             graph = Traced(self, x, target, client, compared)
             start.restore(self.flat)
@@ -122,7 +124,37 @@ class Step:
             eager.restore(self.flat)
             return loss
         self._graphs[x.shape] = graph
+        self._recorded = self._recorded or self.fingerprint()
         return traced_loss
+
+    def _checked(self, graph: Traced, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
+        """A traced step beside an eager one; where they part, all steps are eager from here on."""
+        start = Snapshot.of(self.flat)
+        loss = self._eager(x, target, client, compared)
+        eager = Snapshot.of(self.flat)
+        start.restore(self.flat)
+        traced_loss = graph(x, target, client, compared)
+        if eager.agrees(self.flat, loss, traced_loss, exactly=self.local.step == "exact"):
+            return traced_loss
+        self._stop_tracing(
+            "one differed from an ordinary one, so those since they were last compared may differ too: "
+            f"its forward depends on something that a recording does not hold; {NOT_SHARED}"
+        )
+        eager.restore(self.flat)
+        return loss
+
+    def begin_round(self) -> None:
+        """Between rounds others may have changed what the recordings took for constant."""
+        if self._graphs and self.fingerprint() != self._recorded:
+            self._stop_tracing(f"an attribute or a variable that its forward may read has changed; {NOT_SHARED}")
+
+    def _stop_tracing(self, reason: str) -> None:
+        self.note = f"the model's steps are no longer traced: {reason}"
+        self._graphs.clear()
+
+    def fingerprint(self) -> list[Any]:
+        """Of all that the code of a step may keep outside of tensors that it is given."""
+        return fingerprint(self.flat.module, self.objective, self.algorithm)
 
 
 class Traced:
@@ -157,6 +189,13 @@ class Traced:
         self._run: Callable[..., Any] = finish(graph_module).forward
         self._g = flat.g
         self._gradients = [slot.view(flat.g) for slot, used in zip(flat.parameter_slots, self.used) if used]
+        self._steps = 0
+
+    def is_to_be_checked(self) -> bool:
+        """Is the next step one at which to look whether it still is the eager one: 1, 2, 4, 8, .. after the
+        recording, then one of every CHECK_EVERY?"""
+        self._steps += 1
+        return self._steps & (self._steps - 1) == 0 or self._steps % CHECK_EVERY == 0
 
     @torch.no_grad()
     def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
@@ -209,7 +248,7 @@ class Snapshot:
         buffers = flat.buffers()
         pairs = [(loss, traced_loss), (self.g, flat.g), *((self.buffers[name], buffers[name]) for name in buffers)]
         if exactly:
-            return all(torch.equal(ours, theirs) for ours, theirs in pairs)
+            return all(is_same(ours, theirs) for ours, theirs in pairs)
         return all((ours - theirs).norm() <= 1e-3 * ours.norm() + 1e-6 for ours, theirs in floats(pairs))
 
 
@@ -217,18 +256,9 @@ def floats(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
     return [(ours.double(), theirs.double()) for ours, theirs in pairs]
 
 
-def outside_torch(module: torch.nn.Module) -> list[Any]:
-    """A fingerprint of what a forward may change and no graph records: attributes of the modules, Python's and
-    NumPy's generators.
-
-    A forward that does is not the same every time, or does something for somebody else to see.
-    """
-    found: list[Any] = [random.getstate(), repr(np.random.get_state())]  # noqa: NPY002
-    for inner in module.modules():
-        for key, value in vars(inner).items():
-            same = value if isinstance(value, int | float | str) else id(value)
-            found.append((key, same, len(value) if isinstance(value, list | dict | set) else 0))
-    return found
+def is_same(ours: Tensor, theirs: Tensor) -> bool:
+    """Equal, also where neither is a number: a model that diverges does so in both."""
+    return torch.equal(ours, theirs) or bool(((ours == theirs) | ((ours != ours) & (theirs != theirs))).all())
 
 
 def precision(local: Local) -> AbstractContextManager[Any]:

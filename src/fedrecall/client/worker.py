@@ -45,6 +45,7 @@ class Worker:
     def publish(self, server: Tensors, buffers: Tensors) -> None:
         self.server, self.buffers = server, buffers
         self._holds_server = False
+        self.step.begin_round()
 
     def run(self, task: Task) -> TrainResult | EvaluateResult:
         return self.train(task) if isinstance(task, TrainTask) else self.evaluate(task)
