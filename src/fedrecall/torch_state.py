@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import overrides
 from torch.utils import _python_dispatch as dispatch
 
 # (read, write, value): as torch has them in a fresh process, whatever its version.
@@ -142,8 +141,8 @@ def fix(undo: ExitStack) -> None:
 
 def without_modes(undo: ExitStack) -> None:
     """Take off what stands between Python and torch's kernels: modes (a default device is one) and hooks."""
-    while overrides._get_current_function_mode_stack():
-        undo.callback(overrides._push_mode, overrides._pop_mode())
+    while torch._C._len_torch_function_stack():
+        undo.callback(torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack())
     while dispatch._get_current_dispatch_mode_stack():
         undo.callback(dispatch._push_mode, dispatch._pop_mode())
     hooks = torch._C._autograd

@@ -1,4 +1,4 @@
-"""A model that keeps something outside of its tensors has the bits of ordinary steps on `serial`, and a warning."""
+"""A model that keeps something outside of its tensors has the bits of ordinary steps, and a warning."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(out: Path, make: Any) -> tuple[bytes, bytes, list[str]]:
     def cool(line: dict[str, Any]) -> None:
         TEMPERATURE.value = 2.0 if line["round"] >= 3 else 1.0
 
-    done = federate(
+    federate(
         make, federation, rounds=5, participation=1.0, engine="serial", out=out, callbacks=[cool],
         local=Local(epochs=2, batch_size=5, lr=0.1),
     )  # fmt: skip

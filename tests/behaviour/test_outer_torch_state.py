@@ -24,7 +24,7 @@ from fedrecall.torch_state import fixed_torch_state, given_back
 def federation() -> Federation:
     random = np.random.default_rng(0)
     y = np.arange(160) % 4
-    x = random.integers(0, 256, (160, 8, 8, 3), dtype=np.uint8) // 2 + (20 * y[:, None, None, None]).astype(np.uint8)
+    x = random.integers(0, 128, (160, 8, 8, 3), dtype=np.uint8) + (20 * y).astype(np.uint8)[:, None, None, None]
     transform = Images((0.5,) * 3, (0.25,) * 3, crop_padding=1, flip=True)
     partition = Dirichlet(alpha=0.3, clients=4, validation=0.2)
     return Federation.from_arrays(x, y, test=(x[:40], y[:40]), partition=partition, transform=transform)
@@ -57,10 +57,11 @@ class Convolved(nn.Module):
 
 def results(out: Path, engine: str, **local: Any) -> tuple[bytes, bytes]:
     """What a run leaves behind of its numbers."""
+    model = Convolved if engine == "vectorised" else partial(Attentive, 0.1)
     run = federate(
-        Convolved if engine == "vectorised" else partial(Attentive, 0.1), federation(), objective=FedRS(), rounds=2,
-        clients_per_round=3, local=Local(epochs=2, batch_size=8, lr=0.1, **local), engine=engine, workers=1 if engine == "serial" else 2,
-        forgetting={"every": 2}, out=out,
+        model, federation(), objective=FedRS(), rounds=2, clients_per_round=3, forgetting={"every": 2},
+        local=Local(epochs=2, batch_size=8, lr=0.1, **local), engine=engine,
+        workers="auto" if engine == "serial" else 2, out=out,
     )  # fmt: skip
     return tuple((run.path / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors"))
 

@@ -1,8 +1,8 @@
 """What a model's code may change and no recording of its step holds: plain attributes, variables of modules and
 closures, and generators of random numbers other than torch's.
 
-A fingerprint is taken before and after a step: a step that changes it is not the same every time, or does something
-for somebody else to see. It looks where the code looks, within bounds; what it cannot see is said in docs/engines.md.
+A fingerprint is taken before and after a step: one that changes it is not the same every time, or does something
+for somebody else to see. It looks where the code looks, within bounds; docs/engines.md says what it cannot see.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_THINGS = 10_000  # in one fingerprint
 MOST_BYTES = 2**20  # read of one array
 CHANGES = "its forward changes an attribute or a variable, or draws random numbers itself"
 
-# Objects of these packages' classes are not looked into: a logger knows all others, and none is a place to count in.
+# Objects of these packages are not looked into: a logger knows all others, and none is a place to count in.
 CLOSED = {"builtins", "logging", "threading", "_thread", "_io", "os", "re", "weakref", "torch", "numpy"}
 PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 CONTAINERS = (list, tuple, set, frozenset, deque)
@@ -61,7 +61,7 @@ def fingerprint(module: nn.Module, *others: object) -> Fingerprint:
 def generators() -> Fingerprint:
     """Of Python's and NumPy's own generators."""
     _, numbers, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
-    return [random.getstate(), numbers.tobytes(), rest]
+    return [random.getstate(), np.asarray(numbers).tobytes(), rest]
 
 
 def look_at(thing: Any) -> tuple[Any, Iterable[Any]]:

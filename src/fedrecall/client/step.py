@@ -34,7 +34,7 @@ from fedrecall.vector import FlatModel, Tensors
 TRACE_AFTER = 150  # steps with batches of one shape: tracing takes a second or so, most of it imports
 MOST_GRAPHS = 8
 NOT_SHARED = "what is neither a parameter nor a buffer is not shared between processes, nor kept in checkpoints"
-CHECK_EVERY = 256  # traced steps, at the latest: then an eager one is taken beside it
+CHECK_EVERY = 1024  # traced steps, at the latest: then an eager one is taken beside it
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Step:
     def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared = NOTHING) -> Tensor:
         graph = self._graphs.get(x.shape)
         if graph is not None:
-            if graph.is_to_be_checked():
+            graph.steps += 1
+            if graph.steps == graph.next_check:
                 return self._checked(graph, x, target, client, compared)
             return graph(x, target, client, compared)
         if self._due(x):
@@ -129,6 +130,7 @@ class Step:
 
     def _checked(self, graph: Traced, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
         """A traced step beside an eager one; where they part, all steps are eager from here on."""
+        graph.next_check += min(graph.steps, CHECK_EVERY)
         start = Snapshot.of(self.flat)
         loss = self._eager(x, target, client, compared)
         eager = Snapshot.of(self.flat)
@@ -189,13 +191,8 @@ class Traced:
         self._run: Callable[..., Any] = finish(graph_module).forward
         self._g = flat.g
         self._gradients = [slot.view(flat.g) for slot, used in zip(flat.parameter_slots, self.used) if used]
-        self._steps = 0
-
-    def is_to_be_checked(self) -> bool:
-        """Is the next step one at which to look whether it still is the eager one: 1, 2, 4, 8, .. after the
-        recording, then one of every CHECK_EVERY?"""
-        self._steps += 1
-        return self._steps & (self._steps - 1) == 0 or self._steps % CHECK_EVERY == 0
+        # It is compared with an eager step at its steps 1, 2, 4, 8, .., then at every CHECK_EVERY.
+        self.steps, self.next_check = 0, 1
 
     @torch.no_grad()
     def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
