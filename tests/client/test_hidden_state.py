@@ -160,6 +160,17 @@ def test_what_a_recording_holds_is_no_change() -> None:
     assert fingerprint(model, algorithm) == before
 
 
+class Unwilling:
+    def __length_hint__(self) -> int:
+        raise ValueError("ask somebody else")
+
+
+def test_an_object_that_cannot_be_asked_is_passed_over() -> None:
+    model = nn.Linear(3, 2)
+    model.unwilling = Unwilling()
+    assert fingerprint(model) == fingerprint(model)
+
+
 def test_it_is_bounded_and_ends_in_circles() -> None:
     model = nn.Linear(3, 2)
     model.itself, model.many = SimpleNamespace(), list(range(10 * MOST_THINGS))
