@@ -26,7 +26,12 @@ def replace_file(path: Path, *, flushed: bool = True) -> Iterator[Path]:
     beside = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         with explain_write_errors(path):
+            beside.unlink(missing_ok=True)
+            beside.touch(exist_ok=False)  # so that it is no link, which would lead elsewhere
+            mode = beside.stat().st_mode  # as every new file here has it; some writers choose another
             yield beside
+            if beside.stat().st_mode != mode:
+                beside.chmod(stat.S_IMODE(mode))
             if flushed:
                 flush(beside)
             beside.replace(path)

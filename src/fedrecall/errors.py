@@ -17,6 +17,10 @@ class WriteError(InputError):
     """A file could not be written, as on a full disk. That too can be mended, and the run goes on from there."""
 
 
+class Note(UserWarning):
+    """Something that a user should know, and need not mend: the command line prints it as a line."""
+
+
 class ClientError(RuntimeError):
     """A client's work failed in a worker process; the message has the round, the client and what happened."""
 

@@ -6,10 +6,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-Whole = Annotated[int, Field(ge=0)]
+LARGEST_WHOLE = 2**63 - 1  # that files and libraries hold
+LARGEST_REAL = 3.4028234e38  # that a float32 holds, in which training computes
+
+Whole = Annotated[int, Field(ge=0, le=LARGEST_WHOLE)]
 
 
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
 
 
-Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, le=LARGEST_REAL, allow_inf_nan=False)]

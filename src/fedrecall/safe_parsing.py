@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import stat
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,23 @@ MOST_NODES = 50_000  # in YAML, each counted as often as it is referred to
 LARGEST = 2**63  # whole numbers beyond are read as floats, as other readers of JSON do
 MOST_UNPACKED = 2**30  # bytes that arrays may unpack to, whatever the size of their file
 MOST_PACKING = 100  # else this many times the size of their file
+
+
+def regular_file(path: Path) -> Path:
+    """The path, if it leads to a file: who opens a pipe waits without end. What is not there is an `OSError`."""
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise InputError("it is a folder")
+    if not stat.S_ISREG(mode):
+        raise InputError("it is no regular file")
+    return path
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file could not be read, in words."""
+    if isinstance(error, OSError):
+        return error.strerror or "it cannot be read"
+    return "it is not text" if isinstance(error, UnicodeDecodeError) else one_line(error)
 
 
 def one_line(error: object) -> str:
@@ -67,10 +85,14 @@ def count_values(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
         elif isinstance(node, yaml.SequenceNode):
             inner = list(node.value)
         elif isinstance(node, yaml.MappingNode):
+            keys: set[str] = set()
             for key, value in node.value:
                 if not isinstance(key, yaml.ScalarNode) or key.tag not in TEXT:
                     raise InputError(f"it has the key {shown_key(key)}, and keys are words")
                 refuse_half_characters(key.value)
+                if key.value in keys:
+                    raise InputError(f"it has the key {shown_key(key)} twice")
+                keys.add(key.value)
                 inner.append(value)
         sizes[id(node)] = 1 + sum(count_values(part, sizes, depth + 1) for part in inner)
     if sizes[id(node)] > MOST_NODES:
@@ -136,7 +158,7 @@ def _whole(text: str) -> int | float:
 def arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an `.npz` file: no pickles, and nothing is unpacked before the headers are found good."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(regular_file(path)) as archive:
             members = archive.infolist()
             most = max(MOST_UNPACKED, MOST_PACKING * path.stat().st_size)
             if sum(member.file_size for member in members) > most:

@@ -18,6 +18,7 @@ from fedrecall.cli.options import (
     json_option,
     out_option,
     quiet_option,
+    say,
     settings_argument,
     words_of,
 )
@@ -157,13 +158,13 @@ def show(diagnosis: Diagnosis, *, as_json: bool) -> None:
         click.echo(json.dumps(diagnosis.tree()))
         return
     for sentence in diagnosis.sentences:
-        click.echo(f"{sentence}\n")
+        say(f"{sentence}\n")
     from rich.console import Console
 
     Console().print(table(diagnosis))
     for note in diagnosis.notes:
-        click.echo(f"note: {note}")
-    click.echo(str(diagnosis.report))
+        say(f"note: {note}")
+    say(str(diagnosis.report))
 
 
 def table(diagnosis: Diagnosis) -> Table:

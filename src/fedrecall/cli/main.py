@@ -10,21 +10,25 @@ import contextlib
 import errno
 import signal
 import sys
-from typing import NoReturn
+import warnings
+from io import TextIOWrapper
+from typing import NoReturn, TextIO
 
 import click
 
 from fedrecall.cli.data import data
 from fedrecall.cli.demo import demo
 from fedrecall.cli.diagnose import diagnose
+from fedrecall.cli.options import say
 from fedrecall.cli.partition import partition
 from fedrecall.cli.recipes import recipes
 from fedrecall.cli.replay import replay
 from fedrecall.cli.report import report
 from fedrecall.cli.resume import resume
 from fedrecall.cli.run import run
-from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, nearest
-from fedrecall.user_code import their_traceback
+from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, Note, nearest
+from fedrecall.terminal import printable
+from fedrecall.user_code import has_their_lines, their_traceback
 from fedrecall.version import __version__
 
 LONGEST = 2000  # characters of an error's sentence
@@ -42,11 +46,10 @@ for command in (demo, run, resume, report, diagnose, replay, partition, recipes,
 
 def fail(message: str) -> NoReturn:
     """One line, with nothing in it that a terminal obeys, whatever a file's names and values are."""
-    line = " ".join(message.split())
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    shown = printable(" ".join(message.split()))
     if len(shown) > LONGEST:
         shown = f"{shown[: LONGEST // 2]} .. {shown[-LONGEST // 2 :]}"
-    click.echo(f"fedrecall: error: {shown}", err=True)
+    say(f"fedrecall: error: {shown}", err=True)
     raise SystemExit(2)
 
 
@@ -68,15 +71,21 @@ def main() -> None:
     """The console script."""
     with contextlib.suppress(ValueError):  # not in the main thread: then whoever has it decides
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: a checkpoint, then the end
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a terminal has no letters for
     try:
-        fedrecall.main(prog_name="fedrecall", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", Note)
+            warnings.showwarning = show_note
+            fedrecall.main(prog_name="fedrecall", standalone_mode=False)
     except InputError as error:
         fail(str(error))
     except DivergedError as error:
-        click.echo(f"fedrecall: diverged: {error}", err=True)
+        say(f"fedrecall: diverged: {error}", err=True)
         raise SystemExit(3) from None
     except ClientError as error:
-        click.echo("\n".join([f"fedrecall: {error}", *getattr(error, "__notes__", ())]), err=True)
+        say("\n".join([f"fedrecall: {error}", *getattr(error, "__notes__", ())]), err=True)
         raise SystemExit(1) from None
     except click.UsageError as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -85,13 +94,39 @@ def main() -> None:
         fail(usage_sentence(error))
     except (KeyboardInterrupt, click.Abort) as stop:
         reason = stop.__cause__ if isinstance(stop, click.Abort) else stop  # click raises its own instead
-        click.echo(f"fedrecall: {reason if isinstance(reason, Interrupted) else 'stopped'}", err=True)
+        say(f"fedrecall: {reason if isinstance(reason, Interrupted) else 'stopped'}", err=True)
         raise SystemExit(130) from None
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            fail(f"the disk is full: {error}")  # wherever it was, the user can mend it
-        click.echo(their_traceback(error), err=True, nl=False)
+        fail_by_system(error)
+        say(their_traceback(error).rstrip("\n"), err=True)
         raise SystemExit(1) from None
+
+
+def fail_by_system(error: Exception) -> None:
+    """A sentence about what the system refused; nothing about other errors, nor about the user's own code."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fail(f"the disk is full: {error}")  # wherever it was, the user can mend it
+    if has_their_lines(error):
+        return
+    if isinstance(error, OSError):
+        fail(f"the system refused a file or a folder: {error}")
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        fail(f"there is not enough memory: {error}")
+
+
+def show_note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Our notes as a line; what others warn of as Python shows it."""
+    if issubclass(category, Note):
+        say(f"note: {message}", err=True)
+    else:
+        say(warnings.formatwarning(message, category, filename, lineno, line).rstrip("\n"), err=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import shipped
+from fedrecall.terminal import printable_lines
 
 # Settings of the recipe may follow as key=value, --key value or --key=value, so unknown options are let through.
 OPEN = {"ignore_unknown_options": True}
@@ -33,6 +34,11 @@ report_option = click.option(
     "--report/--no-report", default=True, help="Write report.html at the end (default), or not."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print it, with nothing in it that a terminal obeys, whatever names and values it has from files."""
+    click.echo(printable_lines(text), err=err)
 
 
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:

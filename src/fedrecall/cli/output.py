@@ -15,6 +15,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedrecall.cli.options import say
+from fedrecall.terminal import printable
+
 COLOURS = [
     "#4477AA",
     "#EE6677",
@@ -40,11 +43,11 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path | None
     Console().print(result_table(summaries))
     for name, summary in summaries.items():
         for warning in summary["warnings"]:
-            click.echo(f"note: {name}: {warning}")
+            say(f"note: {name}: {warning}")
     engines = dict.fromkeys(f"{summary['engine']} ({summary['workers']})" for summary in summaries.values())
-    click.echo(f"engine (workers): {', '.join(engines)}")
+    say(f"engine (workers): {', '.join(engines)}")
     if report is not None:
-        click.echo(str(report))
+        say(str(report))
 
 
 def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -55,7 +58,7 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
         table.add_column(title, justify="right")
     for name, summary in summaries.items():
         table.add_row(
-            Text(name),
+            Text(printable(name)),
             format_number(summary["final_accuracy"]),
             format_number(summary["forgetting"], signed=True),
             format_number(summary["learned"], signed=True),
@@ -89,7 +92,7 @@ def card_table(card: Mapping[str, Any]) -> Table:
     """A partition's card, a line each."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
     for key, value in card.items():
-        table.add_row(key.replace("_", " "), Text(in_words(value)))
+        table.add_row(key.replace("_", " "), Text(printable(in_words(value))))
     return table
 
 
@@ -115,5 +118,8 @@ def share_bars(counts: np.ndarray, class_names: Sequence[str]) -> RenderableType
     if len(counts) > MOST_CLIENTS:
         lines.append(Text(f"... and {len(counts) - MOST_CLIENTS} more"))
     if len(class_names) <= len(COLOURS):
-        lines += [Text(), Text("  ").join(Text(f"{SYMBOLS[c]} {name}") for c, name in enumerate(class_names))]
+        lines += [
+            Text(),
+            Text("  ").join(Text(f"{SYMBOLS[c]} {printable(name)}") for c, name in enumerate(class_names)),
+        ]
     return Group(*lines)

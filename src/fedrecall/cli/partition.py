@@ -14,6 +14,7 @@ from fedrecall.cli.options import (
     json_option,
     out_option,
     recipe_argument,
+    say,
     settings_argument,
     words_of,
 )
@@ -45,7 +46,7 @@ def partition(
     from fedrecall.front.execute import load_federation
     from fedrecall.recipe.layers import load
     from fedrecall.report.figures.partition_picture import draw_partition
-    from fedrecall.runs.folder import RunFolder
+    from fedrecall.runs.folder import RunFolder, explain_folder_errors
 
     loaded = load(recipe, words_of(settings), execution(data=data))
     federation = load_federation(loaded)
@@ -57,8 +58,9 @@ def partition(
         folder.write_json(files.CARD, described)
         picture = folder.path / "partition.png"
     else:
-        Path("runs").mkdir(exist_ok=True)
         picture = Path("runs") / f"partition-{Path(recipe).stem}.png"
+        with explain_folder_errors(picture.parent):
+            picture.parent.mkdir(exist_ok=True)
     alpha = f", alpha {loaded.partition['alpha']:g}" if "alpha" in loaded.partition else ""
     title = f"{loaded.data['name']}: {loaded.partition['name']}{alpha}"
     draw_partition(counts, list(federation.class_names), picture, title)
@@ -70,4 +72,4 @@ def partition(
     console = Console()
     console.print(card_table(described))
     console.print(share_bars(counts, federation.class_names))
-    click.echo(str(picture))
+    say(str(picture))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fedrecall.cli.options import OPEN, recipe_argument, settings_argument, words_of
+from fedrecall.cli.options import OPEN, recipe_argument, say, settings_argument, words_of
 from fedrecall.errors import InputError, nearest
 from fedrecall.recipe.files import shipped
 
@@ -24,7 +24,7 @@ def list_recipes() -> None:
     """The shipped recipes, a line each."""
     for name, path in shipped().items():
         first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
-        click.echo(f"{name:24} {first}")
+        say(f"{name:24} {first}")
 
 
 @recipes.command("show", context_settings=OPEN)
@@ -37,7 +37,7 @@ def show_recipe(recipe: str | None, settings: tuple[str, ...], defaults: bool) -
     from fedrecall.recipe.reference import reference
 
     if defaults:
-        click.echo(reference())
+        say(reference())
     elif recipe is None:
         raise InputError(f"a recipe's name is missing; {nearest('', shipped())}")
     else:
@@ -61,4 +61,4 @@ def copy_recipe(recipe: str, target: Path | None) -> None:
         target.write_text(known[recipe].read_text(encoding="utf-8"), encoding="utf-8")
     except OSError as error:
         raise InputError(f"the file {str(target)!r} cannot be written: {error.strerror}") from None
-    click.echo(str(target))
+    say(str(target))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fedrecall.cli.options import data_option, execution, json_option, quiet_option
+from fedrecall.cli.options import data_option, execution, json_option, quiet_option, say
 from fedrecall.runs import files
 
 
@@ -45,4 +45,4 @@ def replay(run: Path, round_: int, client: int, data: str | None, force: bool, q
         return
     text = f"client {client} in round {round_}: loss {replayed.loss:.6g}, {replayed.steps} steps"
     norm = "" if replayed.update_norm is None else f", update norm {replayed.update_norm:.6g}"
-    click.echo(text + norm)
+    say(text + norm)

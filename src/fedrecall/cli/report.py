@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from fedrecall.cli.options import say
 from fedrecall.errors import InputError
 from fedrecall.runs import files
 
@@ -48,8 +49,8 @@ def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str 
         click.echo(json.dumps({"report": str(page), "figures": [str(path) for path in written]}))
         return
     for path in written:
-        click.echo(str(path))
-    click.echo(str(page))
+        say(str(path))
+    say(str(page))
 
 
 def _page_path(runs: tuple[Path, ...], out: Path | None) -> Path:

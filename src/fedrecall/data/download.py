@@ -6,7 +6,6 @@ import gzip
 import logging
 import shutil
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedrecall.errors import InputError
+from fedrecall.scratch import ScratchFolder
 
 TIMEOUT = 30.0  # seconds without a byte
 PIECE = 2**16
@@ -118,9 +118,11 @@ def unpack(archive: Path, folder: Path, most_bytes: int) -> None:
     with absent_again(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as beside:
-                unpack_to(Path(beside), archive, most_bytes)
-                put_in_place(Path(beside), folder)
+            with ScratchFolder("unpacking", folder) as beside:
+                inside = beside.path / "unpacked"
+                inside.mkdir()
+                unpack_to(inside, archive, most_bytes)
+                put_in_place(inside, folder)
         except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
             raise InputError(f"{archive} is damaged: {error}.") from None
         except OSError as error:

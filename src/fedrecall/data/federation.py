@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from fedrecall.data.transform import Images, Plain, channels_last, normalised
 from fedrecall.errors import InputError
 from fedrecall.labels import Labels
 from fedrecall.notebook import facts_table
+from fedrecall.scratch import ScratchFolder
 
 Arrays = tuple[Any, Any]
 MOST_CLASSES = 100_000  # more, inferred from the largest label, is a mistake rather than a data set
@@ -70,7 +70,7 @@ class Federation:
         num_classes: int,
         transform: Transform,
         class_names: Sequence[str] = (),
-        folder: tempfile.TemporaryDirectory[str] | None = None,
+        folder: ScratchFolder | None = None,
         partition: Mapping[str, Any] | None = None,
     ) -> None:
         self.train, self.test = train, test
@@ -141,10 +141,10 @@ class Federation:
         if transform is None:
             transform = normalised(x) if images else Plain()
         assignment = partition.assign(np.asarray(y), num_classes, ids)
-        folder = tempfile.TemporaryDirectory(prefix="fedrecall-")
-        train, test_samples = Samples.write(Path(folder.name), "train", x, y), None
+        folder = ScratchFolder("data")
+        train, test_samples = Samples.write(folder.path, "train", x, y), None
         if tested is not None:
-            test_samples = Samples.write(Path(folder.name), "test", *tested)
+            test_samples = Samples.write(folder.path, "test", *tested)
         settings = describe_partition(partition)
         return cls(train, test_samples, assignment, num_classes, transform, class_names, folder, settings)
 
@@ -232,7 +232,7 @@ class Federation:
 
     def temporary_folders(self) -> list[Path]:
         """Folders that go when this federation does."""
-        return [Path(self._folder.name)] if self._folder else []
+        return [self._folder.path] if self._folder else []
 
     def __len__(self) -> int:
         return self.assignment.clients

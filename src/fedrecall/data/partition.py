@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedrecall.atomic_files import replace_file
 from fedrecall.data.partition_draws import Ints, dirichlet_shares, draw_classes, samples_of
 from fedrecall.errors import InputError
+from fedrecall.options import LARGEST_WHOLE
 
 Ids = NDArray[Any] | None
 
@@ -290,9 +291,9 @@ def _check_field(key: str, value: Any) -> None:
     elif key == "split":
         good, expected = value in ("shuffled", "draw_order"), "shuffled or draw_order"
     elif key in ("seed", "held_out"):
-        good, expected = whole and value >= 0, "a whole number, at least 0"
+        good, expected = whole and 0 <= value <= LARGEST_WHOLE, "a whole number, at least 0 and below 2**63"
     elif key in ("clients", "shards_per_client", "min_size", "min_samples"):
-        good, expected = whole and value >= 1, "a whole number, at least 1"
+        good, expected = whole and 1 <= value <= LARGEST_WHOLE, "a whole number, at least 1 and below 2**63"
     else:  # another partition's own key
         return
     if not good:

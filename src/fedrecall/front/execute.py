@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
 from fedrecall.data.sources import DataSet
 from fedrecall.engines.auto import check_execution
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, WriteError
 from fedrecall.measure.watcher import Watcher
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import Recipe
@@ -49,7 +50,14 @@ def execute(
                 summary = carry_out(plan.experiment, plan.folder, watchers)
         summaries.append(summary)
     if report is not None:
-        write_report([plan.folder.path for plan in plans], report)
+        try:
+            write_report([plan.folder.path for plan in plans], report)
+        except WriteError as error:
+            what = "the run is" if len(plans) == 1 else "the runs are"
+            raise WriteError(
+                f"{error}; {what} complete: make room, and this makes the page: "
+                f"fedrecall report {shlex.quote(str(report.parent))}"
+            ) from None
     return summaries
 
 

@@ -13,6 +13,10 @@ from torch import Tensor, nn
 from fedrecall.errors import InputError
 from fedrecall.vector import Tensors
 
+# The types that a model's weights are made from. Complex and 8-bit numbers would lose what they mean.
+READ = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+READ |= {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+
 
 def read_weights(path: Path) -> Tensors:
     """The tensors of a safetensors file. No other kind is read: a pickle can run anything."""
@@ -45,6 +49,11 @@ def check_weights(given: Mapping[str, Tensor], module: nn.Module, what: str) -> 
         if tensor.shape != state[name].shape:
             raise InputError(
                 f"{name!r} has the shape {list(tensor.shape)} in {what} and {list(state[name].shape)} in the model"
+            )
+        if tensor.dtype not in READ:
+            raise InputError(
+                f"{name!r} in {what} has the type {str(tensor.dtype).removeprefix('torch.')}; "
+                f"{str(state[name].dtype).removeprefix('torch.')} was expected"
             )
         if not torch.isfinite(tensor).all():
             raise InputError(f"{name!r} in {what} has values that are not finite numbers")

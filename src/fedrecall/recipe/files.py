@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import InputError, nearest
-from fedrecall.safe_parsing import MOST_YAML, yaml_value
+from fedrecall.safe_parsing import MOST_YAML, regular_file, yaml_value
 
 Tree = dict[str, Any]
 
@@ -24,12 +24,14 @@ def read(source: str) -> Tree:
     path = known.get(source, Path(source))
     if path.is_dir():
         raise InputError(f"the recipe {source!r} is a folder; a file was expected, as {source}/recipe.yaml")
-    if not path.is_file():
-        if path.suffix in (".yaml", ".yml") or "/" in source:
-            raise InputError(f"there is no recipe file {source!r}")
-        raise InputError(f"there is no recipe {source!r}, by name or as a file; {nearest(source, known)}")
     try:
-        tree = yaml_value(text_of(path))
+        tree = yaml_value(text_of(regular_file(path)))
+    except (FileNotFoundError, NotADirectoryError):
+        if path.suffix in (".yaml", ".yml") or "/" in source:
+            raise InputError(f"there is no recipe file {source!r}") from None
+        raise InputError(
+            f"there is no recipe {source!r}, by name or as a file; {nearest(source, known)}"
+        ) from None
     except InputError as error:
         raise InputError(f"the recipe {source!r}: {error}") from None
     except UnicodeDecodeError:

@@ -39,8 +39,8 @@ def from_words(words: Iterable[str]) -> Tree:
             raise InputError(f"{word!r} is not a setting; key=value was expected, as in local.lr=0.05")
         try:
             value = yaml_value(text)
-        except InputError:
-            raise InputError(f"{key} is {text!r}, which is not a value; quote it") from None
+        except InputError as error:
+            raise InputError(f"{key} is {text!r}, which is not a value: {error}") from None
         put_value(tree, key.split("."), value, key)
     return tree
 

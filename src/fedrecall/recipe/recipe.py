@@ -98,6 +98,7 @@ class Recipe(Settings):
         exclusive(self, "participation", "clients_per_round")
         if self.participation is None and self.clients_per_round is None:
             object.__setattr__(self, "participation", 0.1)
+        self.local.check_rates(self.rounds)
         for section, listing in NAMED.items():
             object.__setattr__(self, section, with_defaults(section, getattr(self, section), listing))
         return self

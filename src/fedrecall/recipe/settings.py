@@ -8,7 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fedrecall.errors import InputError, nearest, short_repr
-from fedrecall.options import Positive, Rate, Whole
+from fedrecall.options import LARGEST_REAL, Positive, Rate, Whole
+
+MOST_THREADS = 1024  # more than any machine has; the system may refuse to start them, and that ends the process
 
 BatchNorm = Literal["average", "local"]
 BadUpdates = Literal["drop", "stop"]
@@ -126,7 +128,9 @@ class Local(Settings):
     precision: Literal["float32", "bfloat16"] = Field(
         default="float32", description="bfloat16: mixed, by autocast; slow where the CPU has no support for it"
     )
-    threads: Positive = Field(default=1, description="torch threads per client; part of the bits")
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = Field(
+        default=1, description="torch threads per client; part of the bits"
+    )
 
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Local:
@@ -141,14 +145,21 @@ class Local(Settings):
         if round <= schedule.warmup:
             return self.lr * round / schedule.warmup
         passed, rounds = round - schedule.warmup - 1, rounds - schedule.warmup
-        factor = schedule.factor or 1.0
-        scale = {
-            "constant": 1.0,
-            "step": factor ** (passed // (schedule.every or 1)),
-            "exponential": factor**passed,
-            "cosine": 0.5 * (1 + math.cos(math.pi * passed / rounds)),
-        }[schedule.name]
-        return float(self.lr * scale)
+        if schedule.name == "cosine":
+            return self.lr * (0.5 * (1 + math.cos(math.pi * passed / rounds)))
+        times = {"constant": 0, "step": passed // (schedule.every or 1), "exponential": passed}[schedule.name]
+        try:
+            return self.lr * (schedule.factor or 1.0) ** times
+        except OverflowError:
+            return math.inf
+
+    def check_rates(self, rounds: int) -> None:
+        """An `InputError` if the schedule leads to a rate that no float32 holds: it rises to the end then."""
+        if self.rate(rounds, rounds) > LARGEST_REAL:
+            raise InputError(
+                f"local.schedule.factor is {self.schedule.factor}: the rate of round {rounds} would be larger "
+                f"than {LARGEST_REAL}"
+            )
 
 
 class Evaluation(Settings):

@@ -23,7 +23,7 @@ from fedrecall.atomic_files import delete_file, explain_write_errors, remove_lef
 from fedrecall.errors import InputError
 from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.records import Noted
-from fedrecall.safe_parsing import json_value
+from fedrecall.safe_parsing import json_value, regular_file
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 
@@ -104,7 +104,7 @@ def read(note_path: Path) -> Checkpoint:
     path = note_path.with_suffix(".safetensors")
     try:
         note = read_note(note_path)
-        data = path.read_bytes()
+        data = regular_file(path).read_bytes()
         if hashlib.sha256(data).hexdigest() != note["sha256"]:
             raise InputError("its checksum is another than noted")
         tensors = load(data)
@@ -122,7 +122,7 @@ def read(note_path: Path) -> Checkpoint:
 
 
 def read_note(path: Path) -> dict[str, Any]:
-    note = json_value(path.read_text(encoding="utf-8"))
+    note = json_value(regular_file(path).read_text(encoding="utf-8"))
     if not isinstance(note, dict) or not isinstance(note.get("recipe"), dict):
         raise InputError("its note has no recipe")
     own = note.pop("note_sha256", None)  # notes had none at first, and then no other key than these

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from fedrecall.atomic_files import delete_file, explain_write_errors, flush, replace_file
 from fedrecall.errors import InputError
+from fedrecall.safe_parsing import regular_file
 from fedrecall.vector import Tensors, tensors_digest
 
 
@@ -43,7 +44,7 @@ class StateFiles:
     def get(self, client: int, version: int) -> Tensors:
         path = self.path(client, version)
         try:
-            with safe_open(path, framework="pt") as file:
+            with safe_open(regular_file(path), framework="pt") as file:
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 noted = (file.metadata() or {}).get("sha256")
             if noted not in (None, tensors_digest(state)):

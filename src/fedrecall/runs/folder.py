@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from fedrecall.atomic_files import (
     write_error,
     write_text,
 )
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, short_repr
 from fedrecall.runs import files
 from fedrecall.runs.lines import as_json, lines_until, refuse_gaps
 from fedrecall.runs.reader import finished_summary
@@ -43,38 +44,38 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path) -> RunFolder:
         """A new folder; one that holds a run already is not touched."""
-        if (path / files.RECIPE).is_file() and finished_summary(path) is None:
-            raise InputError(
-                f"the folder {str(path)!r} has an unfinished run; go on with it by: fedrecall resume {path}"
-            )
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise InputError(f"the folder {str(path)!r} is not empty; choose another with --out")
-        try:
+        with explain_folder_errors(path):
+            if (path / files.RECIPE).is_file() and finished_summary(path) is None:
+                raise InputError(
+                    f"the folder {str(path)!r} has an unfinished run; go on with it by: fedrecall resume {path}"
+                )
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise InputError(f"the folder {str(path)!r} is not empty; choose another with --out")
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"the folder {str(path)!r} cannot be made: {error.strerror}") from None
         return cls(path)
 
     @classmethod
     def create_new(cls, parent: Path, name: str) -> RunFolder:
         """`parent/name`, or `parent/name-2`, -3, .. if that is taken."""
+        with explain_folder_errors(parent):
+            parent.mkdir(parents=True, exist_ok=True)
         number = 1
         while True:
             path = parent / (name if number == 1 else f"{name}-{number}")
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                number += 1
-            except OSError as error:
-                raise InputError(f"the folder {str(path)!r} cannot be made: {error.strerror}") from None
-            else:
-                return cls(path)
+            with explain_folder_errors(path):
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    number += 1
+                else:
+                    return cls(path)
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
         """A folder that holds a run."""
-        if not (path / files.RECIPE).is_file():
-            raise InputError(f"{str(path)!r} is not a run's folder: it has no recipe.yaml")
+        with explain_folder_errors(path):
+            if not (path / files.RECIPE).is_file():
+                raise InputError(f"{str(path)!r} is not a run's folder: it has no {files.RECIPE}")
         return cls(path)
 
     def lock(self) -> None:
@@ -158,3 +159,18 @@ class RunFolder:
             file.close()
         self._open.clear()
         self._lock.release(force=True)
+
+
+@contextmanager
+def explain_folder_errors(path: Path) -> Iterator[None]:
+    """What the system refuses as a sentence, and a name that could not be written into a run's files."""
+    try:
+        str(path).encode()
+        yield
+    except UnicodeEncodeError:
+        raise InputError(f"the name of the folder {str(path)!r} is not text in UTF-8; choose another") from None
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # a ValueError is of a name that no file can have
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"the folder {short_repr(str(path))} cannot be made or read: {reason}") from None

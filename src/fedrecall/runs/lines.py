@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import InputError
-from fedrecall.safe_parsing import json_value
+from fedrecall.safe_parsing import json_value, regular_file
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
@@ -41,7 +41,7 @@ def lines_until(path: Path, round: int) -> list[dict[str, Any]]:
     A line that is not whole before one of them is damage of another kind, which is not passed over.
     """
     found, damaged = [], 0
-    for number, text in enumerate(path.read_bytes().split(b"\n"), start=1):
+    for number, text in enumerate(readable(path).read_bytes().split(b"\n"), start=1):
         try:
             line = json_value(text.decode())
             whole = isinstance(line, dict) and type(line.get("round")) is int
@@ -79,9 +79,17 @@ def is_metric(key: str, value: Any) -> bool:
 
 
 def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
+    with readable(path).open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield json_value(line.decode())
             except ValueError:
                 raise InputError(f"line {number} of {str(path)!r} is not JSON") from None
+
+
+def readable(path: Path) -> Path:
+    """The path of a file that is there, or a sentence."""
+    try:
+        return regular_file(path)
+    except InputError as error:
+        raise InputError(f"the file {str(path)!r} is damaged: {error}") from None

@@ -12,7 +12,7 @@ import numpy as np
 from fedrecall.errors import InputError
 from fedrecall.runs import files, schema
 from fedrecall.runs.lines import read_lines
-from fedrecall.safe_parsing import arrays, json_value, yaml_value
+from fedrecall.safe_parsing import arrays, json_value, reason_of, regular_file, yaml_value
 
 Tree = dict[str, Any]
 
@@ -147,9 +147,11 @@ class RunRecord:
         """The lines of a file. Where the run goes on, or was killed, the last may be half written and is left
         out."""
         try:
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
-        except (OSError, UnicodeDecodeError):
-            raise InputError(f"the file {str(path)!r} is damaged: it is not text") from None
+            text = regular_file(path).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except (OSError, ValueError) as error:
+            raise InputError(f"the file {str(path)!r} is damaged: {reason_of(error)}") from None
         if text.endswith("\n") or not text or self.summary:
             return read_lines(path)
         found = []
@@ -222,14 +224,13 @@ def read_tree(
 ) -> Tree | None:
     """A file that holds keys and values; None if there is none."""
     try:
-        tree = parse(path.read_text(encoding="utf-8"))
+        tree = parse(regular_file(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InputError(f"the file {str(path)!r} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        reason = str(error) if isinstance(error, InputError) else "it is not text"
-        raise InputError(f"the file {str(path)!r} is damaged: {reason}") from None
+        raise InputError(f"the file {str(path)!r} is damaged: {reason_of(error)}") from None
     if not isinstance(tree, dict):
         raise InputError(f"the file {str(path)!r} is damaged: it does not hold keys and values")
     schema.check(path, tree, expected or {})

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 from fedrecall.measure.watcher import Round, Watcher
+from fedrecall.terminal import printable
 
 NOTEBOOK_SECONDS = 0.2  # between two looks of a notebook's bar: each is a message to the browser
 
@@ -21,10 +22,10 @@ class ProgressLine(Watcher):
     """Watches the rounds of one run and shows how far it is, on standard error or in the notebook."""
 
     def __init__(self, title: str, rounds: int, *, quiet: bool = False, console: Console | None = None) -> None:
-        self.title, self.rounds = title, rounds
+        self.title, self.rounds = printable(title), rounds
         self.began, self.first = time.perf_counter(), 0  # the first round that was seen: a resumed run's is late
         self.accuracy = ""
-        self.view = None if quiet else view_for(title, rounds, console)
+        self.view = None if quiet else view_for(self.title, rounds, console)
 
     def __enter__(self) -> Self:
         if self.view:
@@ -68,7 +69,7 @@ class Bar(View):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import RunRecord
+from fedrecall.scratch import ScratchFolder
 from fedrecall.simulation.journal import Journal
 from fedrecall.simulation.resume import refuse_other, refuse_other_data
 from fedrecall.simulation.round import Experiment, RoundState
@@ -62,12 +62,12 @@ def replay(
     if not 1 <= round <= experiment.recipe.rounds:
         raise InputError(f"the round is {round}; one from 1 to {experiment.recipe.rounds} was expected")
     point = newest_before(run / files.CHECKPOINTS, round)
-    with tempfile.TemporaryDirectory(prefix="fedrecall-replay-") as elsewhere:
-        beside = StatesBeside(Path(elsewhere) / files.STATES, StateFiles(run / files.STATES))
+    with ScratchFolder("replay") as elsewhere:
+        beside = StatesBeside(elsewhere.path / files.STATES, StateFiles(run / files.STATES))
         states = StateTable(beside)
         states.versions = dict(point.versions) if point else {}
         refuse_absent(experiment, states, round, client)
-        folder = RunFolder(Path(elsewhere))
+        folder = RunFolder(elsewhere.path)
         experiment.engine.open(experiment.job, experiment.federation, beside)
         try:
             state = experiment.state_before(round, point, Journal(folder), states, callbacks)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.lib import format as npy
+from pydantic import Field
 
 from fedrecall.atomic_files import explain_write_errors as written
 from fedrecall.data.places import data_root
@@ -26,13 +27,19 @@ PIECE = 2**24  # bytes in memory at a time
 MOST_CLASSES = 100_000  # a larger label without a word on it is an id or a mistake
 
 
+MOST_GIVEN = 10_000_000  # classes, whatever is said: counts by client and class are kept in memory
+
+
 Where = Annotated[str, "the file, in the working folder or below the data folder (--data)"]
 
 
 Layout = Annotated[Literal["auto", "nhwc", "nchw"], "of colour images: channels last or first"]
 
 
-Classes = Annotated[Positive | None, "how many classes there are (default: class_names, or the largest label + 1)"]
+Classes = Annotated[
+    Annotated[int, Field(ge=1, le=MOST_GIVEN)] | None,
+    "how many classes there are (default: class_names, or the largest label + 1)",
+]
 
 
 Limit = Annotated[Positive | None, "bytes that it may unpack to (default: 100 times the file, at least 1 GiB)"]

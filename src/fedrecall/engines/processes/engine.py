@@ -12,16 +12,13 @@ import contextlib
 import itertools
 import math
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Self
 
 import cloudpickle
@@ -38,6 +35,7 @@ from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
 from fedrecall.errors import ClientError, InputError, WriteError
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import States
+from fedrecall.scratch import ScratchFolder
 from fedrecall.vector import Tensors
 
 MOST_DEATHS = 3  # of workers on one task, before the run is stopped
@@ -82,7 +80,8 @@ class Processes(Engine):
         return cls(workers, execution.client_timeout)
 
     def open(self, job: Job, federation: Federation, states: States) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="fedrecall-engine-"))
+        self._scratch = ScratchFolder("engine")
+        self._folder = self._scratch.path
         self._leftovers = [str(folder) for folder in (self._folder, *federation.temporary_folders())]
         setup = cloudpickle.dumps((job, federation.handle(), states))
         self._greeting = libraries_first(), sys.path, setup, str(self._folder)
@@ -248,7 +247,7 @@ class Processes(Engine):
             # Not before: a worker whose engine is gone deletes what the engine has left.
             member.connection.close()
         torch.set_num_threads(self._threads_before)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
 
 def silent(member: Member) -> ClientError:
