@@ -15,4 +15,10 @@ Whole = Annotated[int, Field(ge=0, le=LARGEST_WHOLE)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
 
 
+Size = Annotated[int, Field(le=2**24)]  # of a layer: of two such, the weights can still be counted
+
+
 Rate = Annotated[float, Field(ge=0, le=LARGEST_REAL, allow_inf_nan=False)]
+
+
+Scale = Annotated[float, Field(gt=0, le=1e18, allow_inf_nan=False)]  # its square is a number too

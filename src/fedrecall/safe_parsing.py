@@ -110,10 +110,17 @@ HALF = re.compile(r"\\u[dD]")  # how JSON spells half of a character, and two ha
 
 def refuse_half_characters(text: str) -> None:
     """An `InputError` for text that can be escaped but not written."""
+    if not is_text(text):
+        raise InputError("it has half of a character, which is not text")
+
+
+def is_text(text: str) -> bool:
+    """Can it be written in UTF-8? Half characters cannot, nor names of files that are not UTF-8 themselves."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError("it has half of a character, which is not text") from None
+        return False
+    return True
 
 
 def shown_key(key: yaml.Node) -> str:

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm, Population, Totals
-from fedrecall.options import Rate
+from fedrecall.options import Rate, Scale
 from fedrecall.vector import Tensors
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -27,7 +27,7 @@ class Adaptive(Algorithm):
     """
 
     server_lr: Annotated[Rate, "eta: step of the server"] = 0.01
-    tau: Annotated[float, Field(gt=0), "how adaptive the step is: the smaller, the more"] = 1e-3
+    tau: Annotated[Scale, "how adaptive the step is: the smaller, the more"] = 1e-3
 
     def first_moment(self, m: Tensor, D: Tensor) -> Tensor:
         return D

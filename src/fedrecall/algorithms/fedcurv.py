@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
@@ -23,7 +24,7 @@ class FedCurv(Algorithm):
     diagonal of client j's Fisher information and v_j = u_j y_j; U and V are their sums. All start at zero.
     """
 
-    lam: Annotated[Rate, "strength of the others' curvature"] = 0.01
+    lam: Annotated[Rate, Field(le=1e38), "strength of the others' curvature"] = 0.01
     needs: ClassVar[frozenset[str]] = frozenset({"fisher"})
 
     def init(self, x: Tensor) -> Tensors:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
+from fedrecall.options import Scale
 from fedrecall.vector import Tensors
 
 
@@ -23,7 +23,7 @@ class FedDyn(Algorithm):
     h <- h - alpha / N sum_S (y - x); x <- mean_S(y) - h / alpha. The means are unweighted.
     """
 
-    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False), "strength of the regulariser"] = 0.01
+    alpha: Annotated[Scale, "strength of the regulariser"] = 0.01
 
     def init(self, x: Tensor) -> Tensors:
         return {"w": x, "h": torch.zeros_like(x)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
+from fedrecall.options import Scale
 from fedrecall.vector import Tensors
 
 
@@ -24,7 +24,7 @@ class FedExP(Algorithm):
     place of eps (set `eps` to it), lets it decay over the rounds, and does not average in round 1.
     """
 
-    eps: Annotated[float, Field(gt=0), "keeps eta finite where the updates cancel"] = 1e-3
+    eps: Annotated[Scale, "keeps eta finite where the updates cancel"] = 1e-3
 
     def init(self, x: Tensor) -> Tensors:
         return {"w": x, "w_before": x}

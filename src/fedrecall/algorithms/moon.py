@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps
-from fedrecall.options import Rate
+from fedrecall.options import Rate, Scale
 from fedrecall.vector import Tensors
 
 
@@ -26,7 +25,7 @@ class Moon(Algorithm):
     """
 
     mu: Annotated[Rate, "strength of the contrastive term"] = 1.0
-    temperature: Annotated[float, Field(gt=0), "T of the contrastive term"] = 0.5
+    temperature: Annotated[Scale, "T of the contrastive term"] = 0.5
     representation: Annotated[
         str | None, "the module whose output is the representation; null: the input of the last nn.Linear"
     ] = None

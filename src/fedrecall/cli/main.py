@@ -109,7 +109,8 @@ def fail_by_system(error: Exception) -> None:
     if has_their_lines(error):
         return
     if isinstance(error, OSError):
-        fail(f"the system refused a file or a folder: {error}")
+        about = f"{error.filename!r} cannot be used" if error.filename else "the system refused a file or a folder"
+        fail(f"{about}: {error.strerror or error}")
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         fail(f"there is not enough memory: {error}")
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from fedrecall.errors import InputError
+from fedrecall.options import Size
 
 
 class MeanEmbedding(nn.Module):
@@ -54,8 +55,8 @@ class MeanEmbedding(nn.Module):
 def embedding(
     sample_shape: tuple[int, ...],
     num_classes: int,
-    vocabulary: Annotated[int, "number of different token ids, that of the padding included"],
-    dimension: Annotated[int, "length of a token's vector"] = 64,
+    vocabulary: Annotated[Size, "number of different token ids, that of the padding included"],
+    dimension: Annotated[Size, "length of a token's vector"] = 64,
     padding: Annotated[int | None, "the id that fills up short texts and does not count; null: there is none"] = 0,
 ) -> MeanEmbedding:
     """The mean of token vectors and a linear layer, for texts as token ids."""

@@ -9,6 +9,7 @@ from typing import Annotated
 from torch import nn
 
 from fedrecall.errors import InputError
+from fedrecall.options import Size
 from fedrecall.titles import titled
 
 
@@ -16,7 +17,7 @@ from fedrecall.titles import titled
 def mlp(
     sample_shape: tuple[int, ...],
     num_classes: int,
-    hidden: Annotated[tuple[int, ...], "widths of the hidden layers; none: a linear model"] = (200, 100),
+    hidden: Annotated[tuple[Size, ...], "widths of the hidden layers; none: a linear model"] = (200, 100),
 ) -> nn.Sequential:
     """Linear layers with ReLU between them. `hidden=[]` is softmax regression."""
     if any(width < 1 for width in hidden):

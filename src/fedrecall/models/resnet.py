@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrecall.errors import InputError
+from fedrecall.options import Size
 from fedrecall.titles import titled
 
 Norm = Literal["batch", "group", "none"]
@@ -128,7 +129,7 @@ def resnet18(
     sample_shape: tuple[int, ...],
     num_classes: int,
     norm: Annotated[Norm, "batch | group (2 groups) | none (convolutions have biases)"] = "batch",
-    width: Annotated[int, "channels of the first stage; the others have 2, 4 and 8 times as many"] = 64,
+    width: Annotated[Size, "channels of the first stage; the others have 2, 4 and 8 times as many"] = 64,
     variant: Annotated[Variant, "paper | authors: conv biases, AvgPool(3, 2) for global pooling"] = "paper",
 ) -> ResNet18:
     """ResNet-18 for images of 16x16 and more, any number of channels."""

@@ -55,7 +55,7 @@ def check_weights(given: Mapping[str, Tensor], module: nn.Module, what: str) -> 
                 f"{name!r} in {what} has the type {str(tensor.dtype).removeprefix('torch.')}; "
                 f"{str(state[name].dtype).removeprefix('torch.')} was expected"
             )
-        if not torch.isfinite(tensor).all():
+        if not torch.isfinite(tensor.to(state[name].dtype)).all():  # a float64 may be too large for the model
             raise InputError(f"{name!r} in {what} has values that are not finite numbers")
 
 

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedrecall.labels import Labels
 from fedrecall.objectives.base import TEACHER, Objective, in_full
 from fedrecall.objectives.distillation import distilled
-from fedrecall.options import Rate
+from fedrecall.options import Rate, Scale
 from fedrecall.vector import Tensors
 
 
@@ -26,7 +25,7 @@ class FedNTD(Objective):
     """
 
     beta: Annotated[Rate, "weight of the distillation"] = 1.0
-    temperature: Annotated[float, Field(gt=0), "T of both softmaxes"] = 1.0
+    temperature: Annotated[Scale, "T of both softmaxes"] = 1.0
 
     @property
     def needs(self) -> frozenset[str]:

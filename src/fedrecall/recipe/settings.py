@@ -5,10 +5,19 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.options import LARGEST_REAL, Positive, Rate, Whole
+from fedrecall.safe_parsing import is_text
 
 MOST_THREADS = 1024  # more than any machine has; the system may refuse to start them, and that ends the process
 
@@ -66,6 +75,16 @@ def exclusive(group: Settings, first: str, second: str) -> None:
 def name_or_group(value: object) -> object:
     """`cosine` stands for `{name: cosine}`."""
     return {"name": value} if isinstance(value, str) else value
+
+
+def written_as_text(value: str) -> str:
+    """A file's name may have bytes that are no text, which a recipe cannot hold."""
+    if not is_text(value):
+        raise ValueError("it should be text in UTF-8")
+    return value
+
+
+Text = Annotated[str, AfterValidator(written_as_text)]
 
 
 def one_or_more(value: object) -> object:
@@ -257,7 +276,7 @@ class Execution(Settings):
     workers: Positive | Literal["auto"] = Field(
         default="auto", description="worker processes; auto: as many as there are CPUs to use"
     )
-    data: str | None = Field(
+    data: Text | None = Field(
         default=None, description="the folder with downloaded data sets; default: the variable FEDRECALL_DATA"
     )
     client_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(

@@ -27,7 +27,7 @@ from fedrecall.atomic_files import (
 from fedrecall.errors import InputError, short_repr
 from fedrecall.runs import files
 from fedrecall.runs.lines import as_json, lines_until, refuse_gaps
-from fedrecall.runs.reader import finished_summary
+from fedrecall.runs.reader import finished_summary, refuse_unwritable_name
 from fedrecall.runs.records import Records
 from fedrecall.vector import Tensors
 
@@ -73,9 +73,9 @@ class RunFolder:
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
         """A folder that holds a run."""
-        with explain_folder_errors(path):
-            if not (path / files.RECIPE).is_file():
-                raise InputError(f"{str(path)!r} is not a run's folder: it has no {files.RECIPE}")
+        refuse_unwritable_name(path)
+        if not (path / files.RECIPE).is_file():
+            raise InputError(f"{str(path)!r} is not a run's folder: it has no {files.RECIPE}")
         return cls(path)
 
     def lock(self) -> None:
@@ -164,13 +164,13 @@ class RunFolder:
 @contextmanager
 def explain_folder_errors(path: Path) -> Iterator[None]:
     """What the system refuses as a sentence, and a name that could not be written into a run's files."""
+    refuse_unwritable_name(path)
     try:
-        str(path).encode()
         yield
-    except UnicodeEncodeError:
-        raise InputError(f"the name of the folder {str(path)!r} is not text in UTF-8; choose another") from None
     except InputError:
         raise
     except (OSError, ValueError) as error:  # a ValueError is of a name that no file can have
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"the folder {short_repr(str(path))} cannot be made or read: {reason}") from None
+        raise InputError(
+            f"the folder {short_repr(str(path))} cannot be made or read: {reason}; choose another with --out"
+        ) from None

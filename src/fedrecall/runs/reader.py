@@ -12,7 +12,7 @@ import numpy as np
 from fedrecall.errors import InputError
 from fedrecall.runs import files, schema
 from fedrecall.runs.lines import read_lines
-from fedrecall.safe_parsing import arrays, json_value, reason_of, regular_file, yaml_value
+from fedrecall.safe_parsing import arrays, is_text, json_value, reason_of, regular_file, yaml_value
 
 Tree = dict[str, Any]
 
@@ -181,6 +181,7 @@ def find_runs(paths: list[Path]) -> list[Path]:
     """The runs among the paths, each once; a folder that is no run stands for the runs directly in it."""
     found: dict[Path, Path] = {}
     for path in paths:
+        refuse_unwritable_name(path)
         if not path.is_dir():
             raise InputError(f"there is no run's folder {str(path)!r}")
         inside = [path] if is_run(path) else runs_in(path)
@@ -189,6 +190,12 @@ def find_runs(paths: list[Path]) -> list[Path]:
         for run in inside:
             found.setdefault(run.resolve(), run)
     return list(found.values())
+
+
+def refuse_unwritable_name(path: Path) -> None:
+    """An `InputError` for a folder that cannot be named in a run's files or on a page."""
+    if not is_text(str(path)):
+        raise InputError(f"the name of the folder {str(path)!r} is not text in UTF-8; it needs another")
 
 
 def load(path: Path) -> RunRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ PIECE = 2**24  # bytes in memory at a time
 MOST_CLASSES = 100_000  # a larger label without a word on it is an id or a mistake
 
 
-MOST_GIVEN = 10_000_000  # classes, whatever is said: counts by client and class are kept in memory
+MOST_GIVEN = 1_000_000  # classes, whatever is said: counts by client and class are kept in memory
 
 
 Where = Annotated[str, "the file, in the working folder or below the data folder (--data)"]
@@ -56,14 +57,19 @@ Augmented = Annotated[bool, "images: random crops after padding by 4, and horizo
 
 def write_rows(path: Path, count: int, pieces: Iterator[np.ndarray]) -> None:
     """A `.npy` file of rows that come piece by piece. Written, not mapped: a full disk is then an error."""
-    with path.open("wb") as file:
+    # Without a buffer, which would be refused by a full disk when it is closed, outside of `written`.
+    with path.open("wb", buffering=0) as file:
         for number, piece in enumerate(pieces):
+            content = np.ascontiguousarray(piece).tobytes()
+            if number == 0:
+                shape, header = (count, *piece.shape[1:]), io.BytesIO()
+                descr = npy.dtype_to_descr(piece.dtype)
+                npy.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+                content = header.getvalue() + content
             with written(path):
-                if number == 0:
-                    shape = (count, *piece.shape[1:])
-                    descr = npy.dtype_to_descr(piece.dtype)
-                    npy.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
-                file.write(np.ascontiguousarray(piece).tobytes())
+                left = memoryview(content)
+                while left:
+                    left = left[file.write(left) :]
 
 
 def write_statistics(target: Path, images: np.ndarray) -> None:

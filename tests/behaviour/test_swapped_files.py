@@ -1,0 +1,118 @@
+"""Each file of a run with a folder or a pipe in its place: every command goes on or says so in a sentence, and soon."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzzing import make_finished_run
+
+ARRAYS: dict[str, Any] = {
+    "x_train": np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32),
+    "y_train": np.arange(24) % 3,
+    "x_test": np.ones((6, 4), np.float32),
+    "y_test": np.arange(6) % 3,
+}
+RECIPE = {
+    "data": {"name": "npz", "path": "my.npz"},
+    "partition": {"name": "iid", "clients": 4, "validation": 0.25},
+    "model": {"name": "mlp", "hidden": [3]},
+    "algorithm": "scaffold",
+    "rounds": 3,
+    "clients_per_round": 4,
+    "local": {"steps": 1, "batch_size": 4},
+    "evaluation": {"every": 1, "test_last": 1},
+    "forgetting": {"every": 2},
+    "checkpoint": {"every": 1},
+    "execution": {"engine": "serial"},
+}
+STATE = "clients/0000/client-000001-round-000003.safetensors"
+FILES = [
+    *("recipe.yaml", "environment.json", "metrics.jsonl", "timings.jsonl", "clients.jsonl", "events.jsonl"),
+    *("partition.json", "partition.npz", "model.safetensors", "summary.json", "report.html", "lock"),
+    *("forgetting/round-00002.npz", "checkpoints/round-000003.json", "checkpoints/round-000003.safetensors"),
+    *("checkpoints/round-000002.json", "checkpoints/round-000002.safetensors", STATE),
+    *(STATE.replace("003.s", "002.s"), "forgetting", "checkpoints", "clients", "clients/0000"),
+]
+COMMANDS = {
+    "report": ("report", "run"),
+    "resume": ("resume", "run", "rounds=4", "--quiet"),
+    "replay": ("replay", "run", "--round", "3", "--client", "1"),
+    "diagnose": ("diagnose", "run", "--engine", "serial", "--quiet", "--out", "diagnosis"),
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run in `kept`."""
+    folder = tmp_path_factory.mktemp("home")
+    make_finished_run(folder, RECIPE, ARRAYS)
+    (folder / "kept" / "report.html").write_text("a page")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def in_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", str)
+    for name in ("run", "diagnosis"):
+        shutil.rmtree(name, ignore_errors=True)
+    shutil.copytree("kept", "run")
+
+
+@pytest.fixture(autouse=True)
+def soon() -> Iterator[None]:
+    """What waits for a pipe without end fails here."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError("it waits")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def put_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "inside").write_text("mine")
+
+
+def put_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def put_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+SWAPS = {"a folder": put_folder, "a pipe": put_pipe, "a link to itself": put_loop}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("swap", SWAPS)
+def test_whatever_lies_in_place_of_a_file_a_command_goes_on_or_says_so(
+    fedrecall: Any, swap: str, name: str, command: str
+) -> None:
+    path = Path("run", name)
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    SWAPS[swap](path)
+    finished = fedrecall(*COMMANDS[command])
+    assert finished.code in (0, 2), finished.err
+    if finished.code == 2:
+        assert finished.err.startswith("fedrecall: error: ")
+        assert finished.err[:-1].isprintable()
+        assert finished.err.endswith("\n")
+    if swap == "a folder" and not finished.code and (path / "inside").exists():
+        assert (path / "inside").read_text() == "mine"
