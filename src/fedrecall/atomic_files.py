@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 import stat
@@ -81,3 +82,25 @@ def delete_file(path: Path, below: Path) -> None:
         inside = path.parent.resolve().is_relative_to(below.resolve())
         if inside and stat.S_ISREG(path.lstat().st_mode):
             path.unlink()
+
+
+def remove_dead_versions(path: Path) -> None:
+    """Delete what processes that are gone had begun to write beside this file."""
+    for beside in path.parent.glob(glob.escape(f".{path.stem}.") + "*" + glob.escape(f".part{path.suffix}")):
+        number = beside.name.removesuffix(f".part{path.suffix}").rpartition(".")[2]
+        if number.isdecimal() and is_gone(int(number)):
+            with contextlib.suppress(OSError):
+                beside.unlink()
+
+
+def is_gone(process: int) -> bool:
+    """Has the process of this number ended? Where that cannot be told, no."""
+    if os.name != "posix":  # elsewhere to ask is to kill
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+LONG = "x" * 300  # more than a file's name may have
+NO_TEXT = os.fsdecode(b"a\xffb")
+TO_NO_TEXT = [
+    *(["run", "demo", "--out", NO_TEXT], ["demo", "--out", NO_TEXT], ["diagnose", "demo", "--out", NO_TEXT]),
+    *(["partition", "demo", "--out", NO_TEXT], ["resume", NO_TEXT], ["report", NO_TEXT]),
+]
 
 # words after `fedrecall`, and what the sentence must name
 WORDS = [
@@ -53,6 +61,31 @@ WORDS = [
     (["run", "demo", "forgetting.rounds=[0]"], "forgetting.rounds"),
     (["run", "demo", "--engine", "procs"], "execution.engine is 'procs';"),
     (["run", "demo", "--workers", "none"], "execution.workers is 'none';"),
+    (["run", "demo", "seed=9223372036854775808"], "seed is 9223372036854775808; it should be less than"),
+    (["run", "demo", "partition.seed=9223372036854775808"], "partition.seed is 9223372036854775808; it must be"),
+    (["run", "demo", "rounds=9223372036854775808"], "rounds is 9223372036854775808;"),
+    (["run", "demo", "local.lr=1e39"], "local.lr is '1e39'; it should be less than or equal to 3.4028234e+38"),
+    (["run", "demo", "local.weight_decay=1e308"], "local.weight_decay is '1e308';"),
+    (["run", "demo", "local.schedule={name: exponential, factor: 1000}"], "local.schedule.factor is 1000.0: the"),
+    (["run", "demo", "local.schedule={name: step, factor: 1e300, every: 5}"], "local.schedule.factor is 1e+300"),
+    (["run", "demo", "algorithm=feddyn", "algorithm.alpha=1e39"], "algorithm.alpha is '1e39';"),
+    (["run", "demo", "algorithm=fedadam", "algorithm.tau=3.4e38"], "algorithm.tau is '3.4e38';"),
+    (["run", "demo", "algorithm=fedcurv", "algorithm.lam=3.4e38"], "algorithm.lam is '3.4e38';"),
+    (["run", "demo", "objective=fedntd", "objective.temperature=1e308"], "objective.temperature is '1e308';"),
+    (["run", "demo", "local.threads=1000000000"], "local.threads is 1000000000; it should be less than"),
+    (["run", "demo", "data=npz", "data.path=my.npz", "data.classes=1000000000000"], "data.classes is 10000000000"),
+    (["run", "demo", "model=mlp", "model.hidden=[9223372036854775807]"], "model.hidden is [9223372036854775807];"),
+    (["run", "demo", "model=mlp", "model.hidden=[16777216, 16777216]"], "there is not enough memory: "),
+    (["run", "demo", "local={lr: 1, lr: 2}"], "it has the key 'lr' twice"),
+    (["run", "demo", "--out", LONG], "File name too long; choose another with --out"),
+    (["run", "demo", "--out", "file.txt/below"], "'file.txt/below' cannot be made or read: Not a directory"),
+    (["run", "demo", "--data", NO_TEXT], r"execution.data is 'a\udcffb'; it should be text in UTF-8"),
+    (["run", LONG], "File name too long"),
+    (["run", "demo", f"init={LONG}"], "File name too long"),
+    (["report", LONG], "File name too long"),
+    (["resume", LONG], "File name too long"),
+    (["diagnose", "demo", "--weights", LONG], "File name too long"),
+    *((words, r"'a\udcffb' is not text in UTF-8") for words in TO_NO_TEXT),
     (["run", "demo", "--out", "taken"], "taken"),
     (["demo", "--out", "file.txt"], "file.txt"),
     (["partition", "demo", "--out", "file.txt"], "file.txt"),
@@ -61,6 +94,8 @@ WORDS = [
 # text of a recipe file, and what the sentence must name
 FILES = [
     ("rounds: [", "is not YAML"),
+    ("rounds: 1\nseed: 2\nrounds: 3", "it has the key 'rounds' twice"),
+    ("local: {lr: 0.1, steps: 2, lr: 0.2}", "it has the key 'lr' twice"),
     ("- rounds\n- 3", "is not a list of keys and values"),
     ("3: 4", "it has the key '3', and keys are words"),
     ("rounds: {a: 1}", "rounds is {'a': 1};"),
@@ -95,7 +130,9 @@ def check_one_sentence(finished, named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "named"), WORDS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+    ("words", "named"),
+    WORDS,
+    ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
 )
 def test_bad_words_are_one_sentence(fedrecall, tmp_path, words, named) -> None:
     before = contents(tmp_path)

@@ -9,6 +9,8 @@ import errno
 import json
 import os
 import resource
+import shlex
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -124,6 +126,72 @@ def check_nothing_is_half_written(safe: int) -> None:
     for name in ("metrics.jsonl", "clients.jsonl", "timings.jsonl"):
         for line in Path("full", name).read_text().splitlines():
             json.loads(line)
+
+
+def test_a_page_that_does_not_fit_leaves_a_complete_run_and_the_command_that_makes_it(
+    fedrecall: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+    with room_again(), monkeypatch.context() as patch:
+        fill_after(6, lambda: 1_000_000, patch)  # more than the model, less than the page
+        ended = fedrecall("run", "recipe.yaml", "--out", "it is full")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.splitlines()[-1] == (
+        "fedrecall: error: the file 'it is full/report.html' cannot be written: File too large; the run is "
+        "complete: make room, and this makes the page: fedrecall report 'it is full'"
+    )
+    assert json.loads(Path("it is full/summary.json").read_text())["status"] == "finished"
+    assert not [path for path in Path("it is full").rglob("*") if ".part" in path.name]
+    command = shlex.split(ended.err.rpartition("the page: ")[2])
+    assert fedrecall(*command[1:]).code == 0
+    assert Path("it is full/report.html").stat().st_size > 1_000_000
+
+
+def test_a_page_that_does_not_fit_after_several_runs_is_made_by_one_command(
+    fedrecall: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ["model=mlp", "model.hidden=[]", "rounds=1", "clients_per_round=2", "evaluation.test_last=1"]
+    with room_again(), monkeypatch.context() as patch:
+        fill_after(1, lambda: 1_000_000, patch)
+        ended = fedrecall("demo", *small, "--out", "both", "--engine", "serial")
+    assert ended.code == 2
+    assert ended.err.endswith("the runs are complete: make room, and this makes the page: fedrecall report both\n")
+    assert fedrecall("report", "both").code == 0
+    assert Path("both/report.html").exists()
+
+
+def test_what_a_killed_process_left_of_a_page_goes_when_the_page_is_written(
+    fedrecall: Any, place: Path, make_run: Any
+) -> None:
+    run = make_run(place / "run")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (run / f".report.{ended.pid}.part.html").write_text("half")
+    (run / f".report.{os.getppid()}.part.html").write_text("being written by another")
+    assert fedrecall("report", run).code == 0
+    assert [path.name for path in run.glob(".*.part.*")] == [f".report.{os.getppid()}.part.html"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_all_files_of_a_run_have_the_permissions_of_new_files(fedrecall: Any, place: Path, mask: int) -> None:
+    Path("recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "algorithm": "scaffold", "rounds": 2}))
+    before = os.umask(mask)
+    try:
+        assert fedrecall("run", "recipe.yaml", "--out", "run", "--quiet").code == 0
+    finally:
+        os.umask(before)
+    modes = {str(path): stat.S_IMODE(path.stat().st_mode) for path in Path("run").rglob("*") if path.is_file()}
+    modes.pop("run/lock")  # of a library, and without content
+    assert len(modes) > 10
+    assert {name for name, mode in modes.items() if mode != 0o666 & ~mask} == set()
+
+
+def test_a_link_that_lies_where_a_file_is_written_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / f".a.{os.getpid()}.part.txt").symlink_to(tmp_path / "mine")
+    write_text(tmp_path / "a.txt", "new")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "a.txt").read_text() == "new"
 
 
 SCRIPT = """

@@ -1,4 +1,4 @@
-"""Each file of a run with a folder or a pipe in its place: every command goes on or says so in a sentence, and soon."""
+"""Each file of a run with a folder, a pipe or a link in its place: every command goes on or says so, and soon."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from fedrecall.terminal import printable_lines
 from fedrecall.titles import Titles
 
 MINUS = "\u2212"
@@ -72,8 +73,8 @@ def join_words(words: Iterable[str]) -> str:
 
 
 def plain(text: object) -> str:
-    """Text in which a dollar is a dollar, not the start of a formula in matplotlib."""
-    return str(text).replace("$", r"\$")
+    """Text in which a dollar is a dollar, not the start of a formula in matplotlib, and every letter can be drawn."""
+    return printable_lines(str(text)).replace("$", r"\$")
 
 
 def thing_name(section: str, chosen: Mapping[str, Any], titles: Titles) -> str:

@@ -14,7 +14,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedrecall.atomic_files import write_text
+from fedrecall.atomic_files import remove_dead_versions, write_text
 from fedrecall.errors import InputError
 from fedrecall.measure.metrics import METRICS, SUMMARY
 from fedrecall.report import probe_views as matrices
@@ -50,6 +50,7 @@ def write_page(methods: list[Method], out: Path) -> Path:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"the report {str(out)!r} cannot be written: {error.strerror}") from None
+    remove_dead_versions(out)
     write_text(out, text)
     return out
 
