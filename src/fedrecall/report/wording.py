@@ -73,7 +73,7 @@ def join_words(words: Iterable[str]) -> str:
 
 
 def plain(text: object) -> str:
-    """Text in which a dollar is a dollar, not the start of a formula in matplotlib, and every letter can be drawn."""
+    """Text in which a dollar is a dollar, not the start of a formula in matplotlib; all of it can be drawn."""
     return printable_lines(str(text)).replace("$", r"\$")
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from fedrecall.recipe.registry import import_named
 from safetensors.torch import load_file
 
 import fedrecall as package
@@ -22,6 +21,7 @@ import fedrecall.objectives
 from fedrecall import Algorithm, FedAvg, Objective
 from fedrecall.algorithms import ALGORITHMS
 from fedrecall.objectives import OBJECTIVES
+from fedrecall.registry import import_named
 
 MINE = '''
 from dataclasses import dataclass
