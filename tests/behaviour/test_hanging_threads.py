@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from fedrecall.runs import checkpoint
 # In round 2, for ever: in one call that does not return, in lines of Python, and in calls to torch.
 MINE = """
 import time
+from pathlib import Path
 import torch
 from torch import nn
 
@@ -69,7 +69,7 @@ def test_a_signal_ends_the_run_after_a_checkpoint(hang, how, tmp_path) -> None:
     run = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: (tmp_path / "hangs").exists() or run.poll() is not None, seconds=120)
-        os.kill(run.pid, how)
+        run.send_signal(how)
         _, error = run.communicate(timeout=30)
     finally:
         run.kill()
