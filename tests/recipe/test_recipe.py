@@ -148,3 +148,18 @@ def test_a_class_of_the_users_own_is_named_by_its_module(tmp_path, monkeypatch) 
         load(None, ["objective=my_module:Mine"])
     with pytest.raises(InputError, match=r"no such function; did you mean 'Mine'\?"):
         load(None, ["objective=my_module:Mime"])
+
+
+def test_a_step_that_raises_the_rate_goes_on_for_many_rounds() -> None:
+    schedule = {"name": "step", "factor": 1.5, "every": 1000}
+    local = Recipe(rounds=4000, local={"lr": 0.01, "schedule": schedule}).local
+    assert local.rate(4000, 4000) == 0.01 * 1.5 * 1.5 * 1.5
+
+
+def test_a_schedule_that_leaves_the_numbers_is_refused_before_the_first_round() -> None:
+    schedule = {"name": "exponential", "factor": 2.0}
+    assert Recipe(rounds=100, local={"lr": 0.01, "schedule": schedule}).local.rate(100, 100) == 0.01 * 2.0**99
+    with pytest.raises(
+        InputError, match=r"local\.schedule\.factor is 2\.0: the rate of round 4000 would be larger"
+    ):
+        Recipe(rounds=4000, local={"lr": 0.01, "schedule": schedule})
