@@ -285,7 +285,7 @@ def test_two_federated_rounds_end_with_finite_numbers(norm: str, tmp_path: Path,
         rounds=2,
         clients_per_round=2,
         local=Local(epochs=1, batch_size=4, lr=0.05),
-        evaluation={"every": 1},
+        evaluation={"every": 1, "test_last": 2},
         out=tmp_path / "run",
     )
     assert all(np.isfinite([line["train_loss"], line["test_accuracy"]]).all() for line in run.metrics)

@@ -26,8 +26,8 @@ from fedrecall.cli.replay import replay
 from fedrecall.cli.report import report
 from fedrecall.cli.resume import resume
 from fedrecall.cli.run import run
+from fedrecall.display import printable
 from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, Note, nearest
-from fedrecall.terminal import printable
 from fedrecall.user_code import has_their_lines, their_traceback
 from fedrecall.version import __version__
 

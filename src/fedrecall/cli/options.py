@@ -9,9 +9,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from fedrecall.display import printable_lines
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import shipped
-from fedrecall.terminal import printable_lines
 
 # Settings of the recipe may follow as key=value, --key value or --key=value, so unknown options are let through.
 OPEN = {"ignore_unknown_options": True}

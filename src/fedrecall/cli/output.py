@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedrecall.cli.options import say
-from fedrecall.terminal import printable
+from fedrecall.display import printable
 
 COLOURS = [
     "#4477AA",

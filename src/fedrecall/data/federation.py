@@ -18,9 +18,9 @@ from fedrecall.data.sources import DataSet
 from fedrecall.data.sources.own_files import split_off
 from fedrecall.data.torch_datasets import read_dataset
 from fedrecall.data.transform import Images, Plain, channels_last, normalised
+from fedrecall.display import facts_table
 from fedrecall.errors import InputError
 from fedrecall.labels import Labels
-from fedrecall.notebook import facts_table
 from fedrecall.scratch import ScratchFolder
 
 Arrays = tuple[Any, Any]

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fedrecall.display import facts_table
 from fedrecall.errors import InputError
 from fedrecall.front.execute import write_report
 from fedrecall.models.weights import read_weights
-from fedrecall.notebook import facts_table
 from fedrecall.recipe.layers import load
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON

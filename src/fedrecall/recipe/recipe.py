@@ -52,6 +52,8 @@ KINDS: dict[str, Kind[Any]] = {kind.section: kind for kind in (PARTITION, OBJECT
 # Stands for a section that was given as a Python object, which a recipe cannot build again.
 FROM_PYTHON: Tree = {"name": "python"}
 
+MOST_TESTED = 100  # rounds, unless more are asked for
+
 Named = Annotated[Tree, BeforeValidator(name_or_group)]
 
 
@@ -99,6 +101,8 @@ class Recipe(Settings):
         if self.participation is None and self.clients_per_round is None:
             object.__setattr__(self, "participation", 0.1)
         self.local.check_rates(self.rounds)
+        if self.evaluation.test_last is None and self.tested_rounds == MOST_TESTED:  # also when more are run
+            object.__setattr__(self, "evaluation", self.evaluation.model_copy(update={"test_last": MOST_TESTED}))
         for section, listing in NAMED.items():
             object.__setattr__(self, section, with_defaults(section, getattr(self, section), listing))
         return self
@@ -140,7 +144,7 @@ class Recipe(Settings):
         """How many last rounds are tested: as `evaluation.test_last` says; without it, or where it is more than
         there are, a tenth of them and at most 100."""
         wanted = self.evaluation.test_last
-        return min(100, -(-self.rounds // 10)) if wanted is None or wanted > self.rounds else wanted
+        return min(MOST_TESTED, -(-self.rounds // 10)) if wanted is None or wanted > self.rounds else wanted
 
     def tree(self) -> Tree:
         """As plain values, every key spelled out, those of a pair that were not chosen left out."""

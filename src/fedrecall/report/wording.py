@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from fedrecall.terminal import printable_lines
+from fedrecall.display import printable_lines
 from fedrecall.titles import Titles
 
 MINUS = "\u2212"

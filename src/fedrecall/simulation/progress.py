@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.console import Console
 
+from fedrecall.display import printable
 from fedrecall.measure.watcher import Round, Watcher
-from fedrecall.terminal import printable
 
 NOTEBOOK_SECONDS = 0.2  # between two looks of a notebook's bar: each is a message to the browser
 
