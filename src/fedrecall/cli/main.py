@@ -12,7 +12,7 @@ import signal
 import sys
 import warnings
 from io import TextIOWrapper
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -34,7 +34,19 @@ from fedrecall.version import __version__
 LONGEST = 2000  # characters of an error's sentence
 
 
-@click.group(epilog="Start with: fedrecall demo")
+class Commands(click.Group):
+    """Keeps click from taking a broken pipe of the user's own code for ours."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            if has_their_lines(error):
+                fail_with_traceback(error)
+            raise
+
+
+@click.group(cls=Commands, epilog="Start with: fedrecall demo")
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def fedrecall() -> None:
     """Federated learning on clients whose labels differ, without the forgetting."""
@@ -92,14 +104,25 @@ def main() -> None:
             error.show()
             raise SystemExit(2) from None
         fail(usage_sentence(error))
+    except SystemExit as stop:
+        if has_their_lines(stop):  # code of the user's that would end this process without a word
+            fail_with_traceback(stop)
+        raise
     except (KeyboardInterrupt, click.Abort) as stop:
         reason = stop.__cause__ if isinstance(stop, click.Abort) else stop  # click raises its own instead
+        if isinstance(reason, EOFError):
+            fail_with_traceback(reason)
         say(f"fedrecall: {reason if isinstance(reason, Interrupted) else 'stopped'}", err=True)
         raise SystemExit(130) from None
     except Exception as error:
         fail_by_system(error)
-        say(their_traceback(error).rstrip("\n"), err=True)
-        raise SystemExit(1) from None
+        fail_with_traceback(error)
+
+
+def fail_with_traceback(error: BaseException) -> NoReturn:
+    """The user's part of it."""
+    say(their_traceback(error).rstrip("\n"), err=True)
+    raise SystemExit(1) from None
 
 
 def fail_by_system(error: Exception) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrecall.data.card import card
-from fedrecall.errors import DivergedError, InputError, Interrupted, WriteError
+from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, WriteError
 from fedrecall.measure.watcher import Watcher
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
@@ -21,8 +21,10 @@ from fedrecall.simulation.failure_advice import add_advice, how_to_resume
 from fedrecall.simulation.journal import Journal
 from fedrecall.simulation.origin import describe_origin
 from fedrecall.simulation.round import Experiment
+from fedrecall.simulation.signals import noted_signals
 from fedrecall.simulation.summary import summarise
 from fedrecall.torch_state import fixed_torch_state
+from fedrecall.user_code import their_traceback
 from fedrecall.vector import Tensors
 
 
@@ -68,10 +70,13 @@ class Loop:
         began, ending = time.perf_counter(), "failed"
         self._begin(notes)
         try:
-            self._rounds()
+            with noted_signals() as signals:
+                self._rounds()
             self.kept = self._about_kept()
             ending = "finished"
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            if self.engine.failed is not None and not signals.seen:
+                raise self._ended_by_user_code(error) from None
             ending = "interrupted"
             raise Interrupted(f"stopped after round {self.done.round}; go on with: {self._resume()}") from None
         except WriteError as error:
@@ -81,12 +86,21 @@ class Loop:
             raise DivergedError(f"{error}; the last good state is that of round {self.done.round}") from None
         except InputError:
             raise
+        except (SystemExit, EOFError, BrokenPipeError) as error:  # which others take for a way to end
+            raise self._ended_by_user_code(error) from None
         except Exception as error:
             add_advice(error, self.done.round + 1, self.engine, self.folder.path, self.recipe)
             raise
         finally:
             summary = self._end(ending, began)
         return summary
+
+    def _ended_by_user_code(self, error: BaseException) -> ClientError:
+        """An exception that ends processes quietly, as the failure that it is."""
+        where = self.engine.failed or f"the main process, in round {self.done.round + 1},"
+        failure = ClientError(f"{where} was ended by {type(error).__name__}:\n\n{their_traceback(error).rstrip()}")
+        add_advice(failure, self.done.round + 1, self.engine, self.folder.path, self.recipe)
+        return failure
 
     def _begin(self, notes: Sequence[str]) -> None:
         self.folder.lock()
