@@ -15,7 +15,8 @@ from safetensors import SafetensorError
 
 from fedrecall.errors import WriteError
 
-LEFTOVERS = ".*.part.*"  # of processes that were killed
+PRIVATE = 0o600
+LEFTOVERS = (".*.part.*", ".tmp??????")  # of processes that were killed: ours, and what safetensors writes first
 
 
 @contextmanager
@@ -27,12 +28,10 @@ def replace_file(path: Path, *, flushed: bool = True) -> Iterator[Path]:
     beside = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         with explain_write_errors(path):
-            beside.unlink(missing_ok=True)
-            beside.touch(exist_ok=False)  # so that it is no link, which would lead elsewhere
-            mode = beside.stat().st_mode  # as every new file here has it; some writers choose another
+            beside.unlink(missing_ok=True)  # it could be a link, which would lead elsewhere
             yield beside
-            if beside.stat().st_mode != mode:
-                beside.chmod(stat.S_IMODE(mode))
+            if stat.S_IMODE(beside.stat().st_mode) == PRIVATE:  # safetensors' choice, whatever the user's is
+                beside.chmod(usual_mode(beside))
             if flushed:
                 flush(beside)
             beside.replace(path)
@@ -40,6 +39,16 @@ def replace_file(path: Path, *, flushed: bool = True) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise
+
+
+def usual_mode(path: Path) -> int:
+    """The permissions that a new file gets here: only a new file tells."""
+    probe = path.with_name(f"{path.stem}.mode{path.suffix}")
+    try:
+        probe.touch()
+        return stat.S_IMODE(probe.stat().st_mode)
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -72,8 +81,9 @@ def write_error(path: Path, error: OSError) -> WriteError:
 
 def remove_leftovers(folder: Path, below: Path) -> None:
     """Delete files that a killed process had not written to their end."""
-    for path in folder.glob(LEFTOVERS):
-        delete_file(path, below)
+    for pattern in LEFTOVERS:
+        for path in folder.glob(pattern):
+            delete_file(path, below)
 
 
 def delete_file(path: Path, below: Path) -> None:

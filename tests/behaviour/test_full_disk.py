@@ -253,8 +253,10 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     with replace_file(tmp_path / "a.npz") as beside:
         beside.write_text("mine")
     beside.write_text("half")  # as SIGKILL leaves it
+    (tmp_path / ".tmpjErQcT").write_text("half")  # where safetensors was writing
+    (tmp_path / ".tmpfolder").mkdir()
     remove_leftovers(tmp_path, tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["a.npz"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".tmpfolder", "a.npz"]
 
 
 def test_safetensors_tell_of_a_full_disk_as_others_do(place: Path) -> None:
