@@ -253,3 +253,25 @@ def test_the_working_folder_comes_after_libraries_and_before_earlier_ones(tmp_pa
         monkeypatch.delitem(sys.modules, "found_here", raising=False)
         assert import_named("model", f"found_here:{name}").__name__ == name
     assert sys.path == ["/library", str(tmp_path / "second"), str(tmp_path / "first")]
+
+
+@pytest.mark.parametrize("name", ["os:system", "subprocess:run", "builtins:exec", "os.path:join"])
+def test_nothing_of_pythons_own_is_called(name: str, fedrecall, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = fedrecall("run", "demo", f"model={name}", "model.command=touch harmed")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"model is '{name}', which is Python's own; a class or function of yours was expected" in done.err
+    assert not (tmp_path / "harmed").exists()
+
+
+def test_a_function_that_a_module_only_imports_is_refused(fedrecall, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "passes_on.py").write_text("from os import system\nfrom torch.nn.functional import relu\n")
+    for name, words in {
+        "passes_on:system": "'system' is not defined in 'passes_on'; name it where it is defined",
+        "passes_on:relu": "'relu' is not defined in 'passes_on'; 'torch.nn.functional:relu' was expected",
+    }.items():
+        done = fedrecall("run", "demo", f"model={name}", "model.command=touch harmed")
+        assert done.code == 2
+        assert words in done.err
+    assert not (tmp_path / "harmed").exists()

@@ -34,6 +34,10 @@ def import_named(section: str, name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     if not attribute or not all(module_name.split(".")):
         raise InputError(f"{section} is {name!r}; 'module:name' was expected")
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        raise InputError(
+            f"{section} is {name!r}, which is Python's own; a class or function of yours was expected"
+        )
     add_working_folder()
     try:
         module = importlib.import_module(module_name)
@@ -53,7 +57,19 @@ def import_named(section: str, name: str) -> Callable[..., Any]:
         raise InputError(
             f"{section} is {name!r}, but {module_name!r} has no such function; {nearest(attribute, names)}"
         )
+    refuse_passed_on(section, name, found)
     return typing.cast(Callable[..., Any], found)
+
+
+def refuse_passed_on(section: str, name: str, found: Any) -> None:
+    """A module has in it whatever it imports, `os.system` perhaps: a function is named where it is defined."""
+    module_name, _, attribute = name.partition(":")
+    home = getattr(found, "__module__", None)
+    if inspect.isroutine(found) and home != module_name:
+        where = (
+            f"'{home}:{found.__name__}' was expected" if home and "." in home else "name it where it is defined"
+        )
+        raise InputError(f"{section} is {name!r}, but {attribute!r} is not defined in {module_name!r}; {where}")
 
 
 def add_working_folder() -> None:

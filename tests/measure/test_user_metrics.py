@@ -99,7 +99,7 @@ def test_what_is_wrong_is_one_sentence(settings: dict, sentence: str, tmp_path: 
     ("named", "sentence"),
     [
         ("accuracy", "evaluation.metrics has 'accuracy'; 'module:function' was expected"),
-        ("json:dump_all", "'json' has no such function; did you mean 'dump'"),
+        ("yaml:dump_al", "'yaml' has no such function; did you mean 'dump_all'"),
         ("no_such_module:f", "there is no module 'no_such_module' here"),
     ],
 )
