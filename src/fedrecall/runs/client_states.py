@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedrecall.atomic_files import delete_file, explain_write_errors, flush, replace_file
+from fedrecall.atomic_files import delete_file, explain_write_errors, flush, remove_leftovers, replace_file
 from fedrecall.errors import InputError
 from fedrecall.safe_parsing import regular_file
 from fedrecall.vector import Tensors, tensors_digest
@@ -78,6 +78,11 @@ class StateFiles:
 
     def delete(self, client: int, version: int) -> None:
         delete_file(self.path(client, version), self.folder.parent)
+
+    def remove_leftovers(self) -> None:
+        """Delete what workers that were killed had not written to its end."""
+        for folder in self.folder.glob("*"):
+            remove_leftovers(folder, self.folder.parent)
 
     def delete_others(self, tables: Sequence[Mapping[int, int]]) -> None:
         """Delete all files that none of these tables names."""

@@ -134,6 +134,8 @@ class Loop:
         """Leave all that is done on disk, however it ended."""
         self.engine.close()
         self.states.roll_back()  # of a round that was not done
+        if ending != "finished":  # then workers may have been killed while they wrote
+            self.states.files.remove_leftovers()
         summary: dict[str, Any] = {}
         try:
             if self.done.round > self.saved:
