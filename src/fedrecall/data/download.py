@@ -10,13 +10,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, Any
-
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import IO, TYPE_CHECKING, Any
 
 from fedrecall.errors import InputError
 from fedrecall.scratch import ScratchFolder
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 TIMEOUT = 30.0  # seconds without a byte
 PIECE = 2**16
@@ -231,6 +231,9 @@ class Bar:
 @contextmanager
 def download_bar(title: str, *, shown: bool) -> Iterator[Bar | bool]:
     """A bar on a terminal; elsewhere, or when not asked for, pooch's word for none."""
+    from rich.console import Console  # not for those who only list what there is
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     if not (shown and console.is_terminal):
         yield False
