@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.report.comparison import Method, flatten, key_of, labels
+from fedrecall.report.comparison import Method, flatten, key_of, labels, made_of
 from fedrecall.runs.reader import Tree
 
 
@@ -62,6 +62,8 @@ def ablations(methods: list[Method]) -> list[Ablation]:
             flat = flatten(method.recipe)
             x = value(flat)
             if isinstance(x, int | float) and method.values("final_accuracy"):
+                content = {key: value for key, value in made_of(method.runs[0]).items() if key != "partition"}
+                flat |= flatten(content, "made of ")  # a partition given in Python may be what differs
                 rest = key_of({key: inner for key, inner in flat.items() if key not in keys})
                 sets.setdefault(rest, []).append((float(x), method))
         several = [points for points in sets.values() if len({x for x, _ in points}) > 1]
