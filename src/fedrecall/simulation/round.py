@@ -220,11 +220,11 @@ class Experiment:
                 f"each round has one of {self.federation.population} clients, so nothing is averaged: set "
                 "clients_per_round or participation"
             )
-        wanted = self.recipe.evaluation.test_last
+        wanted, last = self.recipe.evaluation.test_last, self.recipe.tested_rounds
         if wanted is not None and wanted > self.recipe.rounds:
             yield (
                 f"evaluation.test_last is {wanted}, but there are {self.recipe.rounds} rounds: the final accuracy "
-                f"is over the last {self.recipe.tested_rounds}"
+                f"is {'that of the last one' if last == 1 else f'over the last {last}'}"
             )
         late = [t for t in self.recipe.forgetting.rounds or () if t > self.recipe.rounds]
         if late:
