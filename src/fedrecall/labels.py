@@ -27,10 +27,11 @@ class Labels:
 
     counts: Tensor  # [C] int64: samples of each class
     beta: Tensor  # [C] float32: their shares
+    pooled: Tensor | None = None  # [C] float64: shares in all clients' labels, for objectives that ask
 
     @classmethod
-    def of(cls, counts: Tensor) -> Labels:
-        return cls(counts, shares(counts))
+    def of(cls, counts: Tensor, pooled: Tensor | None = None) -> Labels:
+        return cls(counts, shares(counts), pooled)
 
 
 def class_proportions(labels: ArrayLike, num_classes: int, ignore_index: int = -100) -> Tensor:

@@ -2,7 +2,8 @@
 
     L(f, y) = log sum_c beta_c^tau exp(f_c) - f_y
 
-`beta` is the share of each class in one client's training labels: never in a batch, never used to evaluate.
+`beta` is the share of each class in one client's training labels: never in a batch, never used to evaluate. A
+model that is meant for class shares pi, not for equal ones, has the weights (beta_c / pi_c)^tau (docs/prior.md).
 """
 
 from __future__ import annotations
@@ -18,20 +19,28 @@ from fedrecall.errors import InputError
 from fedrecall.labels import ArrayLike
 
 
-def log_weights(beta: ArrayLike, tau: float = 1.0, smoothing: float = 0.0) -> Tensor:
+def log_weights(
+    beta: ArrayLike, tau: float = 1.0, smoothing: float = 0.0, prior: ArrayLike | None = None
+) -> Tensor:
     """`tau * log((1 - smoothing) beta + smoothing / C)`, -inf where that weight is zero.
 
-    In float32, or in float64 if beta is. `tau = 0` is plain cross-entropy by definition, absent classes
-    included; as `tau -> 0+` masks the absent classes instead, the family jumps there.
+    With a prior pi, `tau * log(((1 - smoothing) beta + smoothing pi) / pi)`; where pi is zero, as nobody has the
+    class, the ratio is `smoothing`. In float32, or in float64 if beta is. `tau = 0` is plain cross-entropy by
+    definition, absent classes included; as `tau -> 0+` masks the absent classes instead, the family jumps there.
 
-    >>> log_weights([0.5, 0.0, 0.5])
-    tensor([-0.6931,    -inf, -0.6931])
+    >>> log_weights([0.5, 0.0, 0.5]), log_weights([0.5, 0.0, 0.5], prior=[0.5, 0.25, 0.25])
+    (tensor([-0.6931,    -inf, -0.6931]), tensor([0.0000,   -inf, 0.6931]))
     """
     beta = torch.as_tensor(beta)
     shares = beta if beta.dtype is torch.float64 else beta.float()
     if tau == 0:  # 0 * log 0 would be NaN
         return torch.zeros_like(shares)
-    return tau * torch.log((1 - smoothing) * shares + smoothing / shares.shape[-1])
+    if prior is None:
+        return tau * torch.log((1 - smoothing) * shares + smoothing / shares.shape[-1])
+    pi = torch.as_tensor(prior, device=shares.device).to(shares.dtype)
+    pi = pi / pi.sum()
+    ratio = ((1 - smoothing) * shares + smoothing * pi) / pi
+    return tau * torch.log(torch.where(pi > 0, ratio, smoothing))
 
 
 def reweighted_cross_entropy(
@@ -41,6 +50,7 @@ def reweighted_cross_entropy(
     tau: float = 1.0,
     *,
     smoothing: float = 0.0,
+    prior: ArrayLike | None = None,
     weight: Tensor | None = None,
     ignore_index: int = -100,
     reduction: str = "mean",
@@ -48,9 +58,10 @@ def reweighted_cross_entropy(
 ) -> Tensor:
     """`F.cross_entropy` with a normaliser weighted by `beta`: the same shapes, targets and options.
 
-    Two things differ: the mean over no label (all ignored) is 0, and label smoothing spreads its mass over
-    the classes of weight above zero. Half-precision logits are computed in float32. No value is checked, so
-    that it can be traced and mapped: see `check_beta`, `check_targets` and `WSMLoss`.
+    `prior` is the class shares where the model will be used; without it, all classes count alike. Two things
+    differ: the mean over no label (all ignored) is 0, and label smoothing spreads its mass over the classes of
+    weight above zero. Half-precision logits are computed in float32. No value is checked, so that it can be traced
+    and mapped: see `check_beta`, `check_prior`, `check_targets` and `WSMLoss`.
 
     >>> logits = torch.tensor([[2.0, 1.0, 9.0]])
     >>> reweighted_cross_entropy(logits, torch.tensor([0]), beta=[0.5, 0.5, 0.0])
@@ -58,11 +69,14 @@ def reweighted_cross_entropy(
     """
     _check_settings(tau, smoothing, label_smoothing, reduction)
     beta = torch.as_tensor(beta, device=logits.device)
-    _check_length(beta, logits)
+    _check_length("beta", beta, logits)
+    if prior is not None:
+        prior = torch.as_tensor(prior, device=logits.device)
+        _check_length("prior", prior, logits)
     return reweighted_cross_entropy_from_logs(
         logits,
         target,
-        log_weights(beta.double() if logits.dtype is torch.float64 else beta, tau, smoothing),
+        log_weights(beta.double() if logits.dtype is torch.float64 else beta, tau, smoothing, prior),
         weight=weight,
         ignore_index=ignore_index,
         reduction=reduction,
@@ -158,13 +172,13 @@ def _check_settings(tau: float, smoothing: float, label_smoothing: float, reduct
         raise InputError(f"reduction must be 'mean', 'sum' or 'none', not {reduction!r}.")
 
 
-def _check_length(beta: Tensor, logits: Tensor) -> None:
+def _check_length(name: str, shares: Tensor, logits: Tensor) -> None:
     classes = logits.shape[1 if logits.dim() > 1 else 0]
-    if beta.shape != (classes,):  # a beta of one entry would pass for any number of classes
-        raise InputError(f"beta has the shape {tuple(beta.shape)}, but the logits have {classes} classes.")
+    if shares.shape != (classes,):  # one entry would pass for any number of classes
+        raise InputError(f"{name} has the shape {tuple(shares.shape)}, but the logits have {classes} classes.")
 
 
-def check_beta(beta: ArrayLike, num_classes: int | None = None) -> Tensor:
+def check_beta(beta: ArrayLike, num_classes: int | None = None, name: str = "beta") -> Tensor:
     """`beta` as a tensor, or `InputError` if it cannot weigh the classes.
 
     It need not sum to one: a common factor only moves the loss by a constant (unless smoothing is used).
@@ -175,16 +189,32 @@ def check_beta(beta: ArrayLike, num_classes: int | None = None) -> Tensor:
     """
     beta = torch.as_tensor(beta)
     if beta.dim() != 1 or not len(beta):
-        raise InputError(f"beta must have one entry per class, not the shape {tuple(beta.shape)}.")
+        raise InputError(f"{name} must have one entry per class, not the shape {tuple(beta.shape)}.")
     if num_classes is not None and len(beta) != num_classes:
-        raise InputError(f"beta has {len(beta)} entries, but there are {num_classes} classes.")
+        raise InputError(f"{name} has {len(beta)} entries, but there are {num_classes} classes.")
     for rule, broken in (("be finite", ~beta.isfinite()), ("not be negative", beta < 0)):
         if broken.any():
             c = int(broken.nonzero()[0])
-            raise InputError(f"beta must {rule}: class {c} has {beta[c].item():g}.")
+            raise InputError(f"{name} must {rule}: class {c} has {beta[c].item():g}.")
     if not beta.any():
-        raise InputError(f"beta is zero for all {len(beta)} classes: the client has no labels.")
+        raise InputError(f"{name} is zero for all {len(beta)} classes: there is nothing to weigh them by.")
     return beta
+
+
+def check_prior(prior: ArrayLike, beta: Tensor) -> Tensor:
+    """`prior` as a tensor, or `InputError` if no model can be meant for these shares.
+
+    >>> check_prior([1.0, 0.0], torch.tensor([0.5, 0.5]))
+    Traceback (most recent call last):
+    fedrecall.errors.InputError: prior is zero for class 1, of which the client has samples.
+    """
+    if isinstance(prior, str):
+        raise InputError(f"prior is {prior!r}; the class shares themselves were expected, or None for equal ones.")
+    pi = check_beta(prior, len(beta), "prior").to(beta.device)
+    never_met = ((pi == 0) & (beta > 0)).nonzero()
+    if len(never_met):
+        raise InputError(f"prior is zero for class {int(never_met[0])}, of which the client has samples.")
+    return pi
 
 
 def check_targets(target: Tensor, beta: ArrayLike, ignore_index: int = -100, *, smoothing: float = 0.0) -> None:
@@ -215,7 +245,8 @@ def check_targets(target: Tensor, beta: ArrayLike, ignore_index: int = -100, *, 
 class WSMLoss(nn.Module):
     """`reweighted_cross_entropy` as a module that holds the `beta` of one client.
 
-    `validate` checks the labels of the first batch (None), of all (True) or of none (False, as `vmap` needs).
+    `prior` is the class shares where the model will be used, if they are not equal. `validate` checks the labels
+    of the first batch (None), of all (True) or of none (False, as `vmap` needs).
 
     >>> from fedrecall import class_proportions
     >>> loss = WSMLoss(class_proportions([0, 1, 1], num_classes=3))
@@ -231,6 +262,7 @@ class WSMLoss(nn.Module):
         tau: float = 1.0,
         *,
         smoothing: float = 0.0,
+        prior: ArrayLike | None = None,
         weight: Tensor | None = None,
         ignore_index: int = -100,
         reduction: str = "mean",
@@ -240,19 +272,21 @@ class WSMLoss(nn.Module):
         super().__init__()
         _check_settings(tau, smoothing, label_smoothing, reduction)
         beta = check_beta(beta)
+        pi = None if prior is None else check_prior(prior, beta).detach().cpu()
         # Beside the buffer, because .half() rounds that, and some devices have no float64.
-        self._exact = log_weights(beta.detach().cpu().double(), tau, smoothing)
+        self._exact = log_weights(beta.detach().cpu().double(), tau, smoothing, pi)
         self.register_buffer("log_weight", self._exact.float().to(beta.device), persistent=False)
         self.register_buffer("minus_log_weight", -self._exact.float().to(beta.device), persistent=False)
         self.register_buffer("weight", weight, persistent=False)
         self.tau, self.smoothing, self.label_smoothing = tau, smoothing, label_smoothing
+        self.prior = None if pi is None else tuple(pi.tolist())
         self.ignore_index, self.reduction, self.validate = ignore_index, reduction, validate
         self._to_check = True
         self._quick = weight is None and not label_smoothing and (reduction, ignore_index) == ("mean", -100)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         if self._to_check:
-            _check_length(self._exact, logits)
+            _check_length("beta", self._exact, logits)
             if self.validate is not False:
                 check_targets(target, self._exact > -math.inf, self.ignore_index)
             self._to_check = bool(self.validate)
@@ -276,5 +310,5 @@ class WSMLoss(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        names = ("tau", "smoothing", "ignore_index", "reduction", "label_smoothing", "validate")
+        names = ("tau", "smoothing", "prior", "ignore_index", "reduction", "label_smoothing", "validate")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)

@@ -132,7 +132,8 @@ def check_option(key: str, value: Any, parameter: inspect.Parameter) -> Any:
             f"{key} is {short_repr(value)}, but its type, {kind}, is none that a recipe has"
         ) from None
     except ValidationError as error:
-        expected = error.errors()[0]["msg"].replace("Input should be", "it should be")
+        said = error.errors()[0]["msg"]
+        expected = said.replace("Input should be", "it should be").replace("Value error, ", "")
         raise InputError(f"{key} is {short_repr(value)}; {expected}") from None
 
 

@@ -67,7 +67,7 @@ def test_the_same_name_keeps_the_other_options(recipe_file) -> None:
 
 def test_an_option_without_a_name_is_of_the_default(recipe_file) -> None:
     assert load(recipe_file(""), ["objective.tau=0.5"]).objective == {
-        "name": "wsm", "tau": 0.5, "smoothing": 0.0, "distill": 0.0,
+        "name": "wsm", "tau": 0.5, "smoothing": 0.0, "distill": 0.0, "prior": "uniform",
     }  # fmt: skip
 
 

@@ -158,7 +158,9 @@ class Cohort:
         indices = np.concatenate([self.federation.trained_on(client) for client in plan.clients.tolist()])
         cells = owner * classes + self.federation.train.y[indices]
         counts = torch.from_numpy(np.bincount(cells, minlength=clients * classes)).view(clients, classes)
-        prepared: Tensors = vmap(lambda c, b: self.job.objective.prepare(Labels(c, b)))(counts, shares(counts))
+        pooled = self.federation.pooled_shares if self.job.objective.asks_population else None
+        prepare = vmap(lambda c, b: self.job.objective.prepare(Labels(c, b, pooled)))
+        prepared: Tensors = prepare(counts, shares(counts))
         return prepared
 
     def _batch(self, positions: np.ndarray, augment: Generators) -> tuple[Tensor, Tensor]:

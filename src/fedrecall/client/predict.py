@@ -23,6 +23,7 @@ class Predictor:
 
     flat: FlatModel
     federation: Federation
+    shift: Tensor | None = None  # added to the logits: towards the class shares that the model is judged for
 
     @torch.no_grad()
     def __call__(
@@ -38,6 +39,8 @@ class Predictor:
     def _batch(self, source: Samples, positions: Tensor, with_logits: bool) -> dict[str, Tensor]:
         x, target = source.gather(positions)
         logits = self.flat.module(model_input(self.federation.transform(x), self.flat.w.dtype)).float()
+        if self.shift is not None:
+            logits = logits + self.shift
         found = {
             "correct": logits.argmax(1) == target,
             "nll": nn.functional.cross_entropy(logits, target, reduction="none"),

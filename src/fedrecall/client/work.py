@@ -18,6 +18,8 @@ from fedrecall.client.sums import Sums
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.models.build import build_model
 from fedrecall.objectives.base import Objective
+from fedrecall.priors import Shares, shares_of, shift
+from fedrecall.recipe.recipe import Recipe
 from fedrecall.recipe.settings import BatchNorm, Local
 from fedrecall.vector import FlatModel, Tensors
 
@@ -32,6 +34,20 @@ class Job:
     local: Local
     seed: int
     batch_norm: BatchNorm = "average"
+    judged_for: str | Shares = "as_trained"  # the class shares, when a model is evaluated
+
+    @classmethod
+    def of(cls, recipe: Recipe, model: Callable[[], nn.Module], algorithm: Algorithm, objective: Objective) -> Job:
+        """What a recipe says, with the things that it names."""
+        rest = recipe.local, recipe.seed, recipe.batch_norm, recipe.evaluation.prior
+        return cls(model, algorithm, objective, *rest)
+
+    def logit_shift(self, federation: Federation) -> Tensor | None:
+        """What is added to a model's logits when it is judged; None: nothing."""
+        if self.judged_for == "as_trained":
+            return None
+        pooled = federation.pooled_shares
+        return shift(self.objective.log_prior(pooled), shares_of(self.judged_for, pooled), pooled)
 
     def build_model(self, federation: Federation) -> FlatModel:
         """The model with its initial weights, as flat vectors."""

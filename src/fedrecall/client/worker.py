@@ -28,7 +28,7 @@ class Worker:
     def __init__(self, job: Job, federation: Federation, states: States) -> None:
         self.job, self.federation, self.states = job, federation, states
         self.flat = job.build_model(federation)
-        self.predict = Predictor(self.flat, federation)
+        self.predict = Predictor(self.flat, federation, job.logit_shift(federation))
         self.step = Step(self.flat, job.objective, job.algorithm, job.local)
         self.least = least_samples(self.flat.module)
         self._statistics = has_statistics(self.flat.module) and not job.own_buffers
@@ -130,7 +130,10 @@ class Worker:
     def _steps(self, task: TrainTask, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
         """All local steps of a client; how many there were, and their mean loss."""
         job, flat, federation = self.job, self.flat, self.federation
-        client = job.objective.prepare(federation.labels(task.client)) if self._knows_labels else {}
+        client = {}
+        if self._knows_labels:
+            pooled = bool(job.objective.asks_population)
+            client = job.objective.prepare(federation.labels(task.client, with_pooled=pooled))
         local = job.local.model_copy(update={"steps": task.steps}) if task.steps else job.local
         if min(job.local.batch_size, len(indices)) < self.least:
             raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -305,10 +306,16 @@ class Federation:
             raise InputError(f"there is no client {client}; clients from 0 to {len(self) - 1} were expected")
         return client
 
-    def labels(self, client: int) -> Labels:
-        """Counts and shares of the classes among the client's training samples."""
+    def labels(self, client: int, *, with_pooled: bool = False) -> Labels:
+        """Counts and shares of the classes among the client's training samples; if asked for, among everyone's."""
         counts = np.bincount(self.train.y[self.trained_on(client)], minlength=self.num_classes)
-        return Labels.of(torch.from_numpy(counts))
+        return Labels.of(torch.from_numpy(counts), self.pooled_shares if with_pooled else None)
+
+    @cached_property
+    def pooled_shares(self) -> torch.Tensor:
+        """[C] float64: the share of each class in the training labels of all training clients together."""
+        labels = self.train.y[self.pool("train")[1]]
+        return torch.from_numpy(np.bincount(labels, minlength=self.num_classes) / len(labels))
 
     def beta(self, client: int) -> torch.Tensor:
         """The share of each class in the client's training labels."""

@@ -146,8 +146,7 @@ def examine(
     experiments = {}
     for name, loss in objectives.items():
         chosen = one_round(recipe, loss, count, start, tested=federation.test is not None)
-        job = Job(make_model, FedAvg(), loss, chosen.local, chosen.seed, chosen.batch_norm)
-        experiments[name] = Experiment(chosen, job, federation)
+        experiments[name] = Experiment(chosen, Job.of(chosen, make_model, FedAvg(), loss), federation)
 
     parent = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "diagnose")
     folders = {name: RunFolder.create(parent.path / name) for name in experiments}
@@ -204,8 +203,7 @@ def check_start(recipe: Recipe, make_model: Callable[[], nn.Module], federation:
     """Do the weights fit the model?"""
     if start.weights is None:
         return
-    job = Job(make_model, FedAvg(), CrossEntropy(), recipe.local, recipe.seed, recipe.batch_norm)
-    module = job.build_model(federation).module
+    module = Job.of(recipe, make_model, FedAvg(), CrossEntropy()).build_model(federation).module
     check_weights(start.weights, module, start.words)
     if start.of_run and recipe.batch_norm == "local" and has_statistics(module):
         raise InputError(

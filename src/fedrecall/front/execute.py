@@ -93,5 +93,4 @@ def recipe_experiment(recipe: Recipe, federation: Federation, *, resumed: bool =
         recipe.create, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
     )
     algorithm, objective = recipe.create("algorithm"), recipe.create("objective")
-    job = Job(make_model, algorithm, objective, recipe.local, recipe.seed, recipe.batch_norm)
-    return Experiment(recipe, job, federation, resumed=resumed)
+    return Experiment(recipe, Job.of(recipe, make_model, algorithm, objective), federation, resumed=resumed)

@@ -99,7 +99,7 @@ def federate(
     }
     recipe = Recipe(**tree if local is None else {**tree, "local": local})
     make_model = model_maker(model, federation, recipe)
-    job = Job(make_model, chosen_algorithm, chosen_objective, recipe.local, recipe.seed, recipe.batch_norm)
+    job = Job.of(recipe, make_model, chosen_algorithm, chosen_objective)
     if resume and out is None:
         raise InputError("resume is given, but not out: the folder of the run to go on with")
     path = Path(out) if resume and out is not None and is_run(Path(out)) else None

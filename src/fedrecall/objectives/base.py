@@ -11,6 +11,7 @@ from fedrecall.vector import Tensors
 
 NOTHING: frozenset[str] = frozenset()
 TEACHER = frozenset({"teacher"})
+SHARES = frozenset({"shares"})
 
 
 class Objective:
@@ -29,6 +30,22 @@ class Objective:
         """{"teacher"}: `__call__` is given the logits of the model that the client was sent, in eval mode, on the
         same batch. They cost a forward pass, made only for objectives that say so."""
         return NOTHING
+
+    @property
+    def asks_population(self) -> frozenset[str]:
+        """{"shares"}: `labels.pooled`, the class shares over all clients. It is a statistic that leaves the
+        clients (a sum, of which secure aggregation can hide each client's part): where it is not known, they are
+        asked for it, or the objective is refused."""
+        return NOTHING
+
+    @property
+    def meant_for(self) -> str:
+        """Whose class shares its model is meant for: "pooled", those of all clients; "uniform"; or "given"."""
+        return "pooled"
+
+    def log_prior(self, pooled: Tensor) -> Tensor:
+        """The logarithm of these shares, up to a constant, where all clients together have the shares `pooled`."""
+        return pooled.log()
 
     def prepare(self, labels: Labels) -> Tensors:
         return {"beta": labels.beta, "counts": labels.counts}

@@ -40,6 +40,13 @@ class FedVLS(Objective):
     def mute_on_one_class(self) -> bool:
         return True  # no sample of another class to suppress, and distillation starts at the teacher
 
+    @property
+    def meant_for(self) -> str:
+        return "uniform"
+
+    def log_prior(self, pooled: Tensor) -> Tensor:
+        return torch.zeros_like(pooled)
+
     def prepare(self, labels: Labels) -> Tensors:
         log_beta = log_weights(labels.beta)
         present = labels.counts > 0

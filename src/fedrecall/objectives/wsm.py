@@ -7,43 +7,81 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, short_repr
 from fedrecall.labels import Labels
 from fedrecall.losses import log_weights, quick_cross_entropy
-from fedrecall.objectives.base import NOTHING, TEACHER, Objective
+from fedrecall.objectives.base import NOTHING, SHARES, TEACHER, Objective
 from fedrecall.objectives.distillation import distilled
 from fedrecall.options import Rate
+from fedrecall.priors import Prior, check_length, checked_prior
 from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)
 class WSM(Objective):
-    """The re-weighted softmax: log sum_c beta_c^tau exp(f_c) - f_y.
+    """The re-weighted softmax: log sum_c r_c^tau exp(f_c) - f_y, r_c = ((1 - lam) beta_c + lam pi_c) / pi_c.
 
     Legate, Caccia and Belilovsky, "Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated Learning",
     2023, arXiv 2304.05260.
 
-    beta is the share of each class in the client's training labels, smoothed to (1 - lam) beta + lam / C.
+    beta is the share of each class in the client's training labels, pi that where the model will be used. The
+    paper's is pi uniform, where r_c is beta_c up to a factor. lam = 1 is plain cross-entropy (docs/prior.md).
     """
 
     remedy: ClassVar[str] = " (objective.smoothing above 0 gives them a gradient)"
 
     tau: Annotated[float, "strength of the re-weighting; 0 is plain cross-entropy"] = 1.0
-    smoothing: Annotated[float, "lam: the share of a uniform distribution mixed into beta"] = 0.0
+    smoothing: Annotated[float, "lam: the share of the prior mixed into beta"] = 0.0
     distill: Annotated[Rate, "weight of KL(global || local) over the classes that the client lacks"] = 0.0
+    prior: Annotated[
+        Prior,
+        "pi, the class shares that the model is meant for: uniform | pooled (of all clients together) | a list",
+    ] = "uniform"
 
     def __post_init__(self) -> None:
         if not self.tau >= 0:
             raise InputError(f"objective.tau is {self.tau}; a number of at least 0 was expected")
         if not 0 <= self.smoothing <= 1:
             raise InputError(f"objective.smoothing is {self.smoothing}; a number from 0 to 1 was expected")
+        try:
+            object.__setattr__(self, "prior", checked_prior(self.prior))
+        except ValueError as error:
+            raise InputError(f"objective.prior is {short_repr(self.prior)}; {error}") from None
+        if not all(self.prior):  # of a class that is never met there is nothing to learn
+            raise InputError(f"objective.prior is {short_repr(self.prior)}; shares above 0 were expected")
+
+    @property
+    def asks_population(self) -> frozenset[str]:
+        return SHARES if self.prior == "pooled" and self.tau else NOTHING
+
+    @property
+    def meant_for(self) -> str:
+        if self.tau == 0 or self.smoothing == 1:
+            return "pooled"
+        return self.prior if isinstance(self.prior, str) else "given"
+
+    def log_prior(self, pooled: Tensor) -> Tensor:
+        """Exact where clients differ in their labels alone (tau 1, lam 0), and for any tau and lam where they do
+        not: a client with the shares `pooled` teaches p(x | c) pooled_c / r_c^tau."""
+        return pooled.log() - self._log_weights(pooled, pooled)
+
+    def check(self, num_classes: int) -> None:
+        check_length("objective.prior", self.prior, num_classes)
 
     @property
     def needs(self) -> frozenset[str]:
         return TEACHER if self.distill else NOTHING
 
+    def _log_weights(self, beta: Tensor, pooled: Tensor | None) -> Tensor:
+        if self.prior == "uniform":
+            return log_weights(beta, self.tau, self.smoothing)
+        if self.prior == "pooled":
+            assert pooled is not None
+            return log_weights(beta, self.tau, self.smoothing, pooled)
+        return log_weights(beta, self.tau, self.smoothing, self.prior)
+
     def prepare(self, labels: Labels) -> Tensors:
-        log_weight = log_weights(labels.beta, self.tau, self.smoothing)
+        log_weight = self._log_weights(labels.beta, labels.pooled)
         return {"log_weight": log_weight, "minus_log_weight": -log_weight, "absent": labels.counts == 0}
 
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:

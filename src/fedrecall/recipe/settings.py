@@ -17,6 +17,7 @@ from pydantic import (
 
 from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.options import LARGEST_REAL, Positive, Rate, Whole
+from fedrecall.priors import JudgedPrior
 from fedrecall.safe_parsing import is_text
 
 MOST_THREADS = 1024  # more than any machine has; the system may refuse to start them, and that ends the process
@@ -197,6 +198,11 @@ class Evaluation(Settings):
     target: Annotated[float, Field(gt=0, le=1)] | None = Field(
         default=None,
         description="a validation accuracy: the summary says in how many rounds, bytes and FLOPs it was reached",
+    )
+    prior: JudgedPrior = Field(
+        default="as_trained",
+        description="the class shares that the model is judged for: as_trained | uniform | pooled (those of all "
+        "clients together) | a list; log(prior / that of training) is added to its logits",
     )
     metrics: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] | None = Field(
         default=None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, short_repr
 from fedrecall.models.representation import Representation
+from fedrecall.priors import check_length
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.vector import FlatModel
 
@@ -14,6 +15,12 @@ def refuse_combination(recipe: Recipe, job: Job, federation: Federation, flat: F
     """An `InputError` with the reason, if these parts do not go together."""
     algorithm, name, objective = job.algorithm, recipe.algorithm["name"], recipe.objective["name"]
     job.objective.check(federation.num_classes)
+    check_length("evaluation.prior", recipe.evaluation.prior, federation.num_classes)
+    if algorithm.personal and recipe.evaluation.prior != "as_trained":
+        raise InputError(
+            f"evaluation.prior is {short_repr(recipe.evaluation.prior)}, but with algorithm {name!r} each model "
+            "is trained for its client's own class shares; 'as_trained' was expected"
+        )
     if algorithm.divides_by_rate and not recipe.local.lr:
         raise InputError(f"local.lr is 0, but algorithm {name!r} divides by the rate; above 0 was expected")
     if algorithm.personal and "teacher" in job.objective.needs:

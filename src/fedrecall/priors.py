@@ -1,0 +1,79 @@
+"""Class shares that a model is meant for: how they are named, and how a trained model moves from some to others.
+
+Where class shares differ and the looks of a class do not, a model for shares p becomes one for shares q by adding
+log(q_c / p_c) to its logits (docs/prior.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+from pydantic import BeforeValidator
+from torch import Tensor
+
+from fedrecall.errors import InputError
+
+NEVER = -1e4  # for the logit of a class that is never met: finite, so that no NaN comes of it
+
+
+Shares = tuple[float, ...]
+
+
+def is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def one_of(*names: str) -> Callable[[Any], str | Shares]:
+    """What a prior may be: one of these words, or the shares themselves."""
+
+    def checked(value: Any) -> str | Shares:
+        if isinstance(value, str) and value in names:
+            return value
+        if isinstance(value, list | tuple) and all(map(is_share, value)) and any(value):
+            return tuple(map(float, value))
+        raise ValueError(f"{', '.join(names)} or a list of class shares, from 0 up, was expected")
+
+    return checked
+
+
+checked_prior = one_of("uniform", "pooled")
+Prior = Annotated[str | Shares, BeforeValidator(checked_prior)]
+JudgedPrior = Annotated[str | Shares, BeforeValidator(one_of("as_trained", "uniform", "pooled"))]
+
+
+def check_length(key: str, prior: str | Shares, num_classes: int) -> None:
+    if not isinstance(prior, str) and len(prior) != num_classes:
+        raise InputError(f"{key} has {len(prior)} shares, but there are {num_classes} classes")
+
+
+def shares_of(prior: str | Shares, pooled: Tensor) -> Tensor:
+    """The shares that a prior stands for, in float64; `pooled` are those of all clients together.
+
+    >>> shares_of((3, 1), torch.tensor([0.5, 0.5])), shares_of("uniform", torch.tensor([0.9, 0.1]))
+    (tensor([0.7500, 0.2500], dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
+    """
+    if prior == "pooled":
+        return pooled.double()
+    given = torch.ones(len(pooled)) if prior == "uniform" else torch.tensor(prior)
+    return given.double() / given.double().sum()
+
+
+def shift(log_trained: Tensor, wanted: Tensor, pooled: Tensor) -> Tensor:
+    """What is added to the logits of a model that is trained for shares p so that it is meant for those wanted.
+
+    Of a class that no client has, the model knows nothing: its logit stays, and the shares of the others count
+    among themselves. `log_trained` is log p up to a constant.
+
+    >>> trained, wanted = torch.tensor([0.5, 0.5]), torch.tensor([0.8, 0.2])
+    >>> shift(trained.log(), wanted, pooled=wanted).exp()
+    tensor([1.6000, 0.4000])
+    """
+    known = pooled > 0
+    before, after = (
+        torch.where(known, logs.double(), -math.inf).log_softmax(0) for logs in (log_trained, wanted.log())
+    )
+    moved = torch.where(known, after - before, 0.0)
+    return moved.clamp(min=NEVER).float()
