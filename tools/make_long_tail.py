@@ -2,8 +2,8 @@
 
     python tools/make_long_tail.py FOLDER [FACTOR]
 
-Of class c, the first n_max * FACTOR^(-c / 9) training images are kept (FACTOR: 10). The test set has the same tail in
-the first file and all images in the second. For `data: {name: npz, path: FOLDER/fashion-tail.npz}`.
+Of class c, the first n_max * FACTOR^(-c / 9) training images are kept (FACTOR: 10). The test set has the same
+tail in the first file and all images in the second. For `data: {name: npz, path: FOLDER/fashion-tail.npz}`.
 """
 
 from __future__ import annotations

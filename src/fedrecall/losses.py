@@ -37,7 +37,7 @@ def log_weights(
         return torch.zeros_like(shares)
     if prior is None:
         return tau * torch.log((1 - smoothing) * shares + smoothing / shares.shape[-1])
-    pi = torch.as_tensor(prior, device=shares.device).to(shares.dtype)
+    pi = torch.as_tensor(prior, dtype=shares.dtype, device=shares.device)
     pi = pi / pi.sum()
     ratio = ((1 - smoothing) * shares + smoothing * pi) / pi
     return tau * torch.log(torch.where(pi > 0, ratio, smoothing))
@@ -210,7 +210,8 @@ def check_prior(prior: ArrayLike, beta: Tensor) -> Tensor:
     """
     if isinstance(prior, str):
         raise InputError(f"prior is {prior!r}; the class shares themselves were expected, or None for equal ones.")
-    pi = check_beta(prior, len(beta), "prior").to(beta.device)
+    given = prior if isinstance(prior, Tensor) else torch.as_tensor(prior, dtype=torch.float64)
+    pi = check_beta(given, len(beta), "prior").to(beta.device)
     never_met = ((pi == 0) & (beta > 0)).nonzero()
     if len(never_met):
         raise InputError(f"prior is zero for class {int(never_met[0])}, of which the client has samples.")

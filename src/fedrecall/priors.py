@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedrecall.errors import InputError
 
+FAR = 0.1  # from equal shares: a model for these may lose so much accuracy on data that have others
 NEVER = -1e4  # for the logit of a class that is never met: finite, so that no NaN comes of it
 
 
@@ -41,12 +42,22 @@ def one_of(*names: str) -> Callable[[Any], str | Shares]:
 
 checked_prior = one_of("uniform", "pooled")
 Prior = Annotated[str | Shares, BeforeValidator(checked_prior)]
-JudgedPrior = Annotated[str | Shares, BeforeValidator(one_of("as_trained", "uniform", "pooled"))]
+checked_judged_prior = one_of("as_trained", "uniform", "pooled")
+JudgedPrior = Annotated[str | Shares, BeforeValidator(checked_judged_prior)]
 
 
 def check_length(key: str, prior: str | Shares, num_classes: int) -> None:
     if not isinstance(prior, str) and len(prior) != num_classes:
         raise InputError(f"{key} has {len(prior)} shares, but there are {num_classes} classes")
+
+
+def unevenness(shares: Tensor) -> float:
+    """How far class shares are from equal ones: the share that would have to move.
+
+    >>> unevenness(torch.tensor([0.7, 0.2, 0.1]))
+    0.3666666746139526
+    """
+    return float((shares - 1 / len(shares)).clamp(min=0).sum())
 
 
 def shares_of(prior: str | Shares, pooled: Tensor) -> Tensor:

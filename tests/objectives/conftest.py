@@ -18,6 +18,7 @@ EVERY = {
     "wsm smoothed": WSM(smoothing=0.003),
     "wsm distilled": WSM(distill=0.1),
     "wsm smoothed and distilled": WSM(tau=0.7, smoothing=0.1, distill=0.5),
+    "wsm pooled": WSM(prior="pooled", smoothing=0.003),
     "mask": Mask(),
     "fedrs": FedRS(),
     "fedlc": FedLC(),
@@ -36,7 +37,9 @@ def objective(request: pytest.FixtureRequest) -> Objective:
 def labels_of(counts: Sequence[int]) -> Labels:
     """What a client with this many samples of each class knows of them."""
     there = np.array(counts, dtype=np.int64)
-    return Labels(torch.from_numpy(there), torch.from_numpy((there / there.sum()).astype(np.float32)))
+    everyone = there + np.arange(1, len(there) + 1)  # what others add
+    pooled = torch.from_numpy(everyone / everyone.sum())
+    return Labels(torch.from_numpy(there), torch.from_numpy((there / there.sum()).astype(np.float32)), pooled)
 
 
 @pytest.fixture(scope="session")

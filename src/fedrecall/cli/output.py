@@ -17,6 +17,7 @@ from rich.text import Text
 
 from fedrecall.cli.options import say
 from fedrecall.display import printable
+from fedrecall.report.judges import balanced, word_on_priors
 
 COLOURS = [
     "#4477AA",
@@ -54,12 +55,15 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     """A table of the results of runs, a line each."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("method")
-    for title in ("final accuracy", "forgetting", "learned", "seconds"):
+    both = not balanced(summaries.values())
+    for title in ("final accuracy", *(["by class"] if both else []), "forgetting", "learned", "seconds"):
         table.add_column(title, justify="right")
     for name, summary in summaries.items():
+        by_class = [format_number(summary["final_accuracy_macro"])] if both else []
         table.add_row(
             Text(printable(name)),
             format_number(summary["final_accuracy"]),
+            *by_class,
             format_number(summary["forgetting"], signed=True),
             format_number(summary["learned"], signed=True),
             f"{summary['seconds']:.1f}",
@@ -67,7 +71,10 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     tested = [summary for summary in summaries.values() if summary["final_accuracy"] is not None]
     meanings = dict.fromkeys(map(final_accuracy, tested))
     if meanings:
-        table.caption = f"final accuracy: {'; '.join(meanings)}"
+        words = [f"final accuracy: {'; '.join(meanings)}"]
+        if both:
+            words.append(word_on_priors({name: summary["meant_for"] for name, summary in summaries.items()}))
+        table.caption = "\n".join(words)
         table.caption_justify = "left"
     return table
 

@@ -18,7 +18,7 @@ from fedrecall.client.sums import Sums
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.models.build import build_model
 from fedrecall.objectives.base import Objective
-from fedrecall.priors import Shares, shares_of, shift
+from fedrecall.priors import Shares
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.recipe.settings import BatchNorm, Local
 from fedrecall.vector import FlatModel, Tensors
@@ -46,8 +46,7 @@ class Job:
         """What is added to a model's logits when it is judged; None: nothing."""
         if self.judged_for == "as_trained":
             return None
-        pooled = federation.pooled_shares
-        return shift(self.objective.log_prior(pooled), shares_of(self.judged_for, pooled), pooled)
+        return self.objective.shift_to(self.judged_for, federation.pooled_shares)
 
     def build_model(self, federation: Federation) -> FlatModel:
         """The model with its initial weights, as flat vectors."""

@@ -226,6 +226,11 @@ OF_A_RUN = (
         "How many rounds the final accuracy is the mean of.",
     ),
     Metric(
+        "final_accuracy_macro",
+        "Mean of `test_accuracy_macro` over the tested rounds: every class weighs the same.",
+        "higher",
+    ),
+    Metric(
         "last_val_accuracy",
         "`val_accuracy` of the last evaluated round.",
         "higher",

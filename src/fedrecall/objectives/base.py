@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from torch import Tensor
 
 from fedrecall.labels import Labels
+from fedrecall.priors import FAR, Shares, shares_of, shift, unevenness
 from fedrecall.vector import Tensors
 
 NOTHING: frozenset[str] = frozenset()
@@ -38,6 +40,8 @@ class Objective:
         asked for it, or the objective is refused."""
         return NOTHING
 
+    prior_key: ClassVar[str] = "evaluation.prior"  # of a recipe: chooses the shares that its model is meant for
+
     @property
     def meant_for(self) -> str:
         """Whose class shares its model is meant for: "pooled", those of all clients; "uniform"; or "given"."""
@@ -46,6 +50,10 @@ class Objective:
     def log_prior(self, pooled: Tensor) -> Tensor:
         """The logarithm of these shares, up to a constant, where all clients together have the shares `pooled`."""
         return pooled.log()
+
+    def shift_to(self, prior: str | Shares, pooled: Tensor) -> Tensor:
+        """What makes its model one for another prior, when it is added to the logits."""
+        return shift(self.log_prior(pooled), shares_of(prior, pooled), pooled)
 
     def prepare(self, labels: Labels) -> Tensors:
         return {"beta": labels.beta, "counts": labels.counts}
@@ -71,6 +79,16 @@ class Objective:
             f"{one_class_clients} of {clients} clients have one class only: the gradient of "
             f"{type(self).__name__} is zero there, so they learn nothing{self.remedy}"
         )
+
+    def note_on_prior(self, pooled: Tensor) -> Iterator[str]:
+        """A sentence for the user, where its model is meant for equal class shares and the clients' are far from
+        that."""
+        if self.meant_for == "uniform" and unevenness(pooled) > FAR:
+            yield (
+                f"{type(self).__name__} is meant for equal class shares, but those of all clients are from "
+                f"{float(pooled.min()):.1%} to {float(pooled.max()):.1%}: on such data it may be behind; "
+                f"{self.prior_key}=pooled is meant for them"
+            )
 
 
 def in_full(logits: Tensor) -> Tensor:

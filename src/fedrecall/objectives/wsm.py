@@ -28,6 +28,7 @@ class WSM(Objective):
     paper's is pi uniform, where r_c is beta_c up to a factor. lam = 1 is plain cross-entropy (docs/prior.md).
     """
 
+    prior_key: ClassVar[str] = "objective.prior"
     remedy: ClassVar[str] = " (objective.smoothing above 0 gives them a gradient)"
 
     tau: Annotated[float, "strength of the re-weighting; 0 is plain cross-entropy"] = 1.0

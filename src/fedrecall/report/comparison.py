@@ -81,7 +81,10 @@ class Method:
         return np.array(rounds, dtype=np.int64), np.array([[curve[t] for t in rounds] for curve in curves])
 
 
-MEANS = {"final_accuracy": "test_accuracy"}  # of the lines of metrics, for a run without a summary
+MEANS = {
+    "final_accuracy": "test_accuracy",
+    "final_accuracy_macro": "test_accuracy_macro",
+}  # of the lines of metrics, for a run without a summary
 
 
 def group(runs: list[RunRecord], titles: Titles) -> list[Method]:

@@ -10,9 +10,12 @@ import numpy as np
 
 from fedrecall.report.comparison import Method, blocks, competitors, differences, flatten
 from fedrecall.report.intervals import clear_winner
+from fedrecall.report.judges import balanced, word_on_priors
 from fedrecall.report.paper_results import published
 from fedrecall.report.units import SIGNED, factor_of, with_unit
 from fedrecall.report.wording import KEY_NAMES, count_of, in_hundred, in_words, number
+
+BY_CLASS = "final_accuracy_macro"
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class ResultTable:
     columns: list[Column]
     blocks: list[Block]
     star: str  # what the mark of the best means, or why there is none
+    judges: str  # which accuracy a prior favours, where they are not the same
 
 
 def result_table(methods: list[Method]) -> ResultTable:
@@ -65,6 +69,9 @@ def result_table(methods: list[Method]) -> ResultTable:
     columns = [column for column in COLUMNS if any(column.cell(method).text for method in methods)]
     if final_rounds(methods):  # said once, below the table
         columns = [column for column in columns if column.key != "final_accuracy_rounds"]
+    judges = word_on_judges(methods)
+    if not judges:  # it would be the final accuracy once more
+        columns = [column for column in columns if column.key != BY_CLASS]
     groups = blocks(methods)
     found = []
     for title, group in zip(block_titles(groups), groups):
@@ -75,7 +82,14 @@ def result_table(methods: list[Method]) -> ResultTable:
             best = [method is winner and column.key == "final_accuracy" for column in columns]
             rows.append(Row(method, [replace(cell, best=mark) for cell, mark in zip(cells, best)]))
         found.append(Block(title, rows))
-    return ResultTable(columns, found, star_words(groups))
+    return ResultTable(columns, found, star_words(groups), judges)
+
+
+def word_on_judges(methods: list[Method]) -> str:
+    """Which accuracy the methods' priors favour; nothing where the test set is balanced."""
+    if balanced(run.summary for method in methods for run in method.runs):
+        return ""
+    return f"{word_on_priors({m.label: str(m.runs[0].summary.get('meant_for')) for m in methods})} "
 
 
 def star_words(groups: list[list[Method]]) -> str:
@@ -178,13 +192,13 @@ def duration(seconds: float) -> str:
 COLUMNS = [
     Column("seeds", "seeds", _seeds),
     Column("final accuracy", "final_accuracy", _summary("final_accuracy")),
+    Column("by class", BY_CLASS, _summary(BY_CLASS)),
     Column("over rounds", "final_accuracy_rounds", _rounds),
     Column("published", "published", _published),
     Column("forgetting", "forgetting", _summary("forgetting")),
     Column("learned", "learned", _summary("learned")),
     Column("validation", "val_accuracy", _last("val_accuracy")),
     Column("worst tenth", "val_accuracy_worst", _last("val_accuracy_worst")),
-    Column("macro", "test_accuracy_macro", _last("test_accuracy_macro")),
     Column("time", "seconds", _seconds),
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 PERCENT = frozenset(
     (
         *("val_accuracy", "val_accuracy_mean", "val_accuracy_worst", "val_accuracy_macro", "held_out_accuracy"),
-        *("test_accuracy", "test_accuracy_macro", "final_accuracy", "last_val_accuracy"),
+        *("test_accuracy", "test_accuracy_macro", "final_accuracy", "final_accuracy_macro", "last_val_accuracy"),
     )
 )
 POINTS = frozenset(

@@ -58,9 +58,9 @@ OWN: dict[str, Test] = {
     "model.norm": text,
 }
 SUMMARY: dict[str, Test] = {
-    **dict.fromkeys(("final_accuracy", "forgetting", "learned", "seconds"), number),
+    **dict.fromkeys(("final_accuracy", "final_accuracy_macro", "forgetting", "learned", "seconds"), number),
     "final_accuracy_rounds": whole,
-    "status": text,
+    **dict.fromkeys(("status", "meant_for"), text),
 }
 ORIGIN: dict[str, Test] = {
     **dict.fromkeys(("data", "partition", "model", "objective", "algorithm"), tree),

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedrecall.data.card import card
 from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, WriteError
+from fedrecall.measure.metrics import pooled_metrics
 from fedrecall.measure.watcher import Watcher
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
@@ -221,13 +222,14 @@ class Loop:
             return {}
         found: dict[str, Any] = {"stopped_early": stopped, "best_round": self.best.round}
         found |= {"best_value": self.best.value, "kept_round": self.best.round if keeps_best else t}
-        tested = recipe.tested_rounds and experiment.federation.test is not None
-        if tested and not experiment.algorithm.personal:
+        federation = experiment.federation
+        if recipe.tested_rounds and federation.test is not None and not experiment.algorithm.personal:
             model = self.best_model or self._model()
             self.engine.publish(t, {"w": model["w"]}, model)
             predictions = experiment.evaluator.predictions(t, self.engine, self.states, "test")
-            accuracy = float(predictions.correct.mean())
-            found |= {"final_accuracy": accuracy, "final_accuracy_sd": None, "final_accuracy_rounds": 1}
+            tested = pooled_metrics(predictions, federation.pool("test")[0].y, federation.num_classes)
+            found |= {"final_accuracy": tested["accuracy"], "final_accuracy_macro": tested["accuracy_macro"]}
+            found |= {"final_accuracy_sd": None, "final_accuracy_rounds": 1}
         return found
 
     def _summary(self, ending: str, seconds: float) -> dict[str, Any]:
@@ -243,6 +245,7 @@ class Loop:
         lines = read_lines(self.folder.path / files.METRICS)  # read again, not kept: a long run has many
         summary = {
             **summarise(lines, self.recipe, seconds),
+            "meant_for": self.experiment.meant_for,
             "status": ending,
             "rounds_done": self.done.round,
             **self.kept,

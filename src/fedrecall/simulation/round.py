@@ -93,6 +93,14 @@ class Experiment:
         """The identity of the run's result."""
         return self.recipe.digest(self.engine.rounding, self.weights)
 
+    @property
+    def meant_for(self) -> str:
+        """Whose class shares the model is meant for as it is judged: "uniform", "pooled" or "given"."""
+        prior = self.recipe.evaluation.prior
+        if prior == "as_trained":
+            return self.job.objective.meant_for
+        return prior if isinstance(prior, str) else "given"
+
     def first_state(self, start: Checkpoint | None) -> RoundState:
         """The state before the next round: that of a checkpoint, or the initial one."""
         if start:
@@ -211,6 +219,8 @@ class Experiment:
         taught = "teacher" in self.job.objective.needs and trains_otherwise(self.flat.module)
         if note and not self.algorithm.pooled and not taught:
             yield note
+        if self.recipe.evaluation.prior == "as_trained" and not self.algorithm.personal:
+            yield from self.job.objective.note_on_prior(self.federation.pooled_shares)
         if (
             self.count == 1
             and self.federation.population > 1

@@ -24,6 +24,7 @@ def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
         "final_accuracy": mean(tested),
         "final_accuracy_sd": float(np.std(tested)) if tested else None,
         "final_accuracy_rounds": len(tested),
+        "final_accuracy_macro": mean(measured("test_accuracy_macro", last)),
         "last_val_accuracy": validated[-1] if validated else None,
         "forgetting": mean(measured("forgetting", lines)),
         "learned": mean(measured("learned", lines)),
