@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
+from fedrecall.cli.compare import compare
 from fedrecall.cli.data import data
 from fedrecall.cli.demo import demo
 from fedrecall.cli.diagnose import diagnose
@@ -26,6 +27,7 @@ from fedrecall.cli.replay import replay
 from fedrecall.cli.report import report
 from fedrecall.cli.resume import resume
 from fedrecall.cli.run import run
+from fedrecall.cli.sweep import sweep
 from fedrecall.display import printable
 from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, Note, nearest
 from fedrecall.user_code import has_their_lines, their_traceback
@@ -52,7 +54,7 @@ def fedrecall() -> None:
     """Federated learning on clients whose labels differ, without the forgetting."""
 
 
-for command in (demo, run, resume, report, diagnose, replay, partition, recipes, data):
+for command in (demo, run, resume, sweep, compare, report, diagnose, replay, partition, recipes, data):
     fedrecall.add_command(command)
 
 

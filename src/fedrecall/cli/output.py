@@ -79,6 +79,16 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
+def text_table(heading: Sequence[str], rows: Sequence[Sequence[str]], *, words: int) -> None:
+    """Print a table; its first columns are words, the others numbers. What does not fit is wrapped, never cut."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for place, title in enumerate(heading):
+        table.add_column(Text(printable(title)), justify="left" if place < words else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(text)) for text in row))
+    Console().print(table)
+
+
 def final_accuracy(summary: Mapping[str, Any]) -> str:
     """The meaning of the number, in words."""
     if "kept_round" in summary:

@@ -37,10 +37,15 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     return mean - half, mean + half
 
 
-def paired_interval(method: Method, other: Method, key: str) -> tuple[float, float] | None:
-    """Of `method` less `other` over the seeds that both have; None where they share fewer than two."""
+def paired_differences(method: Method, other: Method, key: str) -> list[float]:
+    """Of `method` less `other`, for each of the seeds that both have."""
     mine, theirs = method.by_seeds(key), other.by_seeds(key)
-    return interval([mine[seeds] - theirs[seeds] for seeds in mine if seeds in theirs])
+    return [mine[seeds] - theirs[seeds] for seeds in mine if seeds in theirs]
+
+
+def paired_interval(method: Method, other: Method, key: str) -> tuple[float, float] | None:
+    """Of the mean difference over the seeds that both have; None where they share fewer than two."""
+    return interval(paired_differences(method, other, key))
 
 
 def told_apart(method: Method, other: Method, key: str) -> bool:

@@ -22,6 +22,9 @@ FORGETTING = "forgetting"
 CHECKPOINTS = "checkpoints"
 STATES = "clients"
 
+STUDY = "study.yaml"  # of a folder of many runs, which lie two levels below `RUNS` in it
+RUNS = "runs"
+
 LINES = (METRICS, TIMINGS, CLIENTS, EVENTS)  # a line a round, or a line an event
 
 

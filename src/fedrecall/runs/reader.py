@@ -173,12 +173,14 @@ def is_run(path: Path) -> bool:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The runs directly in a folder."""
-    return sorted(inner.parent for inner in path.glob(f"*/{files.RECIPE}"))
+    """The runs directly in a folder, or those of a study."""
+    below = f"{files.RUNS}/*/*" if (path / files.STUDY).is_file() else "*"
+    return sorted(inner.parent for inner in path.glob(f"{below}/{files.RECIPE}"))
 
 
 def find_runs(paths: list[Path]) -> list[Path]:
-    """The runs among the paths, each once; a folder that is no run stands for the runs directly in it."""
+    """The runs among the paths, each once; a folder that is no run stands for the runs in it, directly or
+    as a study."""
     found: dict[Path, Path] = {}
     for path in paths:
         refuse_unwritable_name(path)

@@ -28,7 +28,7 @@ from fedrecall.client.work import Job, Result, Task
 from fedrecall.data.federation import Federation
 from fedrecall.engines.engine import Engine
 from fedrecall.engines.processes import connection as link
-from fedrecall.engines.processes import worker_main
+from fedrecall.engines.processes import serving, worker_main
 from fedrecall.engines.processes.batching import BOXES, InOrder, Parcel, unpack
 from fedrecall.engines.processes.search_path import libraries_first
 from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
@@ -84,7 +84,7 @@ class Processes(Engine):
         self._folder = self._scratch.path
         self._leftovers = [str(folder) for folder in (self._folder, *federation.temporary_folders())]
         setup = cloudpickle.dumps((job, federation.handle(), states))
-        self._greeting = libraries_first(), sys.path, setup, str(self._folder)
+        self._greeting = libraries_first(), sys.path, serving.__name__, setup, str(self._folder)
         self._threads, self._threads_before = job.local.threads, torch.get_num_threads()
         # As `serial` has them, and no more: the threads of sums here would take the workers' cores from them.
         torch.set_num_threads(job.local.threads)

@@ -1,12 +1,13 @@
-"""Where a worker process of the `processes` engine begins: `python -P worker_main.py END FOLDER..`.
+"""Where a worker process begins, of the `processes` engine or of a study: `python -P worker_main.py END FOLDER..`.
 
-It is run as a file, and imports nothing but the standard library before the engine has said where to look for
-modules: a `random.py` in the folder in which the user happens to work is none of ours. The folders are those that
-the engine would leave behind if it were killed.
+It is run as a file, and imports nothing but the standard library before it is told where to look for modules: a
+`random.py` in the folder in which the user happens to work is none of ours. The folders are those that the engine
+would leave behind if it were killed.
 """
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing.connection
 import os
 import shutil
@@ -14,6 +15,7 @@ import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
+from typing import Any
 
 
 def main() -> None:
@@ -36,18 +38,16 @@ def inherited(number: int) -> Connection:
     return Connection(number)
 
 
-def work(
-    connection: Connection, libraries: list[str], path: list[str], setup: bytes, folder: str, name: str
-) -> None:
-    """Import what is ours, then what is the user's, and answer until the engine is gone or has had enough."""
+def work(connection: Connection, libraries: list[str], path: list[str], module: str, *setup: Any) -> None:
+    """Import what is ours, then what is the user's, and serve by `begin` of the module until there is no more."""
     sys.path[:] = libraries
     try:
-        from fedrecall.engines.processes import serving
+        serving = importlib.import_module(module)
     except Exception:
         connection.send(("failed", None, traceback.format_exc()))
         return
     sys.path[:] = path
-    serving.begin(connection, setup, folder, name)
+    serving.begin(connection, *setup)
 
 
 if __name__ == "__main__":

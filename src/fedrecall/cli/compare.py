@@ -1,0 +1,31 @@
+"""The command `fedrecall compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from fedrecall.cli.options import json_option, say
+
+
+@click.command(epilog="Example: fedrecall compare runs/plain runs/wsm --accuracy 0.6")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option("--accuracy", type=float, multiple=True, metavar="A", help="When is this accuracy reached? (0 to 1)")
+@json_option
+def compare(runs: tuple[Path, ...], accuracy: tuple[float, ...], as_json: bool) -> None:
+    """Compare the methods of runs with the first of them, paired by seeds.
+
+    RUN is a run's folder, a folder of runs, or a study's. Runs that differ in their seeds only are one method.
+    """
+    from fedrecall.cli.output import text_table
+    from fedrecall.studies.compare import compare as compared
+
+    found = compared(list(runs), accuracy)
+    if as_json:
+        click.echo(json.dumps(found.records()))
+        return
+    text_table(found.heading(), found.body(), words=1)
+    for note in found.notes():
+        say(note)

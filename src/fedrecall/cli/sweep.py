@@ -1,0 +1,145 @@
+"""The command `fedrecall sweep`: a recipe with many settings and seeds, or a study of a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedrecall.cli.options import (
+    OPEN,
+    data_option,
+    engine_options,
+    execution,
+    json_option,
+    out_option,
+    quiet_option,
+    recipe_argument,
+    report_option,
+    say,
+    words_of,
+)
+from fedrecall.errors import InputError
+
+if TYPE_CHECKING:
+    from fedrecall.studies.folder import State
+    from fedrecall.studies.sweep import Asked, Study
+
+
+@click.command(
+    context_settings=OPEN,
+    epilog="Example: fedrecall sweep demo objective=cross_entropy,wsm --seeds 5 --baseline objective=cross_entropy",
+)
+@recipe_argument
+@click.argument("settings", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=V1,V2..]...")
+@click.option("--seeds", metavar="N", help="How many seeds, or which: 5, or [3,4,9] (default: 1).")
+@click.option("--same-partition", is_flag=True, default=None, help="Seeds leave the partition as it is.")
+@click.option("--baseline", multiple=True, metavar="KEY=VALUE", help="What differences are to, paired by seeds.")
+@click.option("--choose", multiple=True, metavar="KEY", help="Take the value that is best on validation data.")
+@click.option("--jobs", type=int, metavar="N", help="Runs at once (default: as many as there are CPUs).")
+@click.option("--dry-run", is_flag=True, help="List the runs, and how far they are, and do nothing.")
+@out_option
+@engine_options
+@data_option
+@report_option
+@quiet_option
+@json_option
+def sweep(
+    recipe: str,
+    settings: tuple[str, ...],
+    seeds: str | None,
+    same_partition: bool | None,
+    baseline: tuple[str, ...],
+    choose: tuple[str, ...],
+    jobs: int | None,
+    dry_run: bool,
+    out: Path | None,
+    engine: str | None,
+    workers: str | None,
+    data: str | None,
+    report: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run RECIPE with every combination of values and every seed; the same command goes on where it was.
+
+    RECIPE is a shipped recipe or study, or a YAML file of either. Values of a key are given as KEY=V1,V2,..
+    Ends with exit code 0 if every run is finished, 3 if some diverged, 1 if some failed.
+    """
+    from fedrecall.studies.design import grid_of, load_design
+    from fedrecall.studies.sweep import Asked, carry_out
+
+    given = {
+        "seeds": None if seeds is None else one_value("--seeds", seeds),
+        "same_partition": same_partition,
+        "baseline": single_values(grid_of(baseline)) or None,
+        "choose": [key for word in choose for key in word.split(",")] or None,
+    }
+    design = load_design(recipe, grid_of(words_of(settings)), **given)
+    place = execution(engine=engine, workers=workers, data=data)["execution"]
+    asked = Asked.of(recipe, design, out, jobs, place)
+    if dry_run:
+        show_plan(asked, as_json=as_json)
+        return
+    study = carry_out(asked, quiet=quiet or as_json, report=report)
+    show_study(study, as_json=as_json)
+    kinds = {state.kind for state in study.states.values()}
+    if kinds != {"finished"}:
+        raise SystemExit(3 if kinds <= {"finished", "diverged"} else 1)
+
+
+def one_value(option: str, text: str) -> Any:
+    """A number or a list, in brackets or without."""
+    from fedrecall.safe_parsing import yaml_value
+
+    try:
+        return yaml_value(f"[{text}]" if "," in text and "[" not in text else text)
+    except InputError as error:
+        raise InputError(f"{option} is {text!r}, which is not a value: {error}") from None
+
+
+def single_values(grid: Mapping[str, list[Any]]) -> dict[str, Any]:
+    for key, values in grid.items():
+        if len(values) > 1:
+            raise InputError(f"--baseline has {len(values)} values of {key}; one was expected")
+    return {key: values[0] for key, values in grid.items()}
+
+
+def show_plan(asked: Asked, *, as_json: bool) -> None:
+    """The runs, and how far each is."""
+    states = asked.states()
+    if as_json:
+        runs = [
+            {"cell": run.cell, "seed": run.seed, "state": state.kind, "rounds_done": state.rounds}
+            for run, state in states.items()
+        ]
+        click.echo(json.dumps({"path": str(asked.path), "jobs": asked.jobs, "runs": runs}))
+        return
+    for run, state in states.items():
+        say(f"{run.title}: {in_words(state)} of {run.recipe.rounds} rounds")
+    done = sum(state.kind == "finished" for state in states.values())
+    say(f"{len(states)} runs, {done} done, {asked.jobs} at once; {asked.path}")
+
+
+def in_words(state: State) -> str:
+    return f"{state.kind}, {state.rounds}" if state.kind != "finished" else "finished, all"
+
+
+def show_study(study: Study, *, as_json: bool) -> None:
+    """The table and where it is, or the table as JSON."""
+    from fedrecall.cli.output import text_table
+    from fedrecall.runs import files
+    from fedrecall.studies.table_texts import body, heading
+
+    table, page = study.result(), study.path / files.REPORT
+    if as_json:
+        where = {"path": str(study.path), "report": str(page) if page.exists() else None}
+        click.echo(json.dumps({**where, "table": table.records(), "notes": table.notes}))
+        return
+    text_table(heading(table), body(table), words=len(table.keys))
+    for note in table.notes:
+        say(note)
+    say(str(page if page.exists() else study.path))

@@ -1,0 +1,151 @@
+"""The cells of a study: a combination of settings each, and its runs, one for each seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedrecall.errors import InputError
+from fedrecall.recipe.files import Tree
+from fedrecall.recipe.layers import load, merge, put_value, without_the_others
+from fedrecall.recipe.recipe import NAMED, Recipe
+from fedrecall.studies.design import Design
+
+LONGEST_NAME = 120  # characters of a folder's name
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """One run of a study: its recipe, and where it lies below the study's folder."""
+
+    cell: str
+    seed: int
+    recipe: Recipe
+
+    @property
+    def folder(self) -> Path:
+        return Path("runs") / self.cell / f"seed-{self.seed}"
+
+    @property
+    def title(self) -> str:
+        return f"{self.cell} seed {self.seed}"
+
+    @property
+    def has_own_code(self) -> bool:
+        """Does the recipe name code of the user's?"""
+        return any(":" in getattr(self.recipe, section)["name"] for section in NAMED)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A combination of settings, and its runs."""
+
+    name: str
+    settings: Tree  # by dotted key: those of its case and of the grid
+    runs: tuple[PlannedRun, ...]
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.runs[0].recipe
+
+
+def plan(design: Design, execution: Tree | None = None) -> list[Cell]:
+    """All cells with their recipes; one that is no recipe is an `InputError` which names the cell."""
+    combinations = design.combinations()
+    varied = varying_keys(combinations)
+    cells: list[Cell] = []
+    taken: set[str] = set()
+    for settings in combinations:
+        name = cell_name({key: settings[key] for key in varied if key in settings}, taken)
+        try:
+            recipes = [run_recipe(design, settings, seed, execution) for seed in design.seeds]
+        except InputError as error:
+            raise InputError(f"the cell {name!r}: {error}" if varied else str(error)) from None
+        runs = tuple(PlannedRun(name, seed, recipe) for seed, recipe in zip(design.seeds, recipes))
+        cells.append(Cell(name, settings, runs))
+    check_baseline(design, cells)
+    check_choose(design, cells)
+    return cells
+
+
+def run_recipe(design: Design, settings: Tree, seed: int, execution: Tree | None = None) -> Recipe:
+    """The recipe, the study's settings, the cell's, and the seeds, each over the one before."""
+    source = str(settings.get("recipe", design.recipe))
+    layered: Tree = {}
+    for layer in (design.settings, settings):
+        tree: Tree = {}
+        for key, value in layer.items():
+            if key != "recipe":
+                put_value(tree, key.split("."), value, key)
+        layered = merge(without_the_others(layered, tree), tree)
+    layered = merge(layered, {"seed": seed, "execution": execution or {}})
+    recipe = load(source, extra=layered)
+    given = design.same_partition or "partition.seed" in {**design.settings, **settings}
+    if given or "seed" not in recipe.partition:
+        return recipe
+    return Recipe(**{**recipe.tree(), "partition": {**recipe.partition, "seed": seed}})
+
+
+def varying_keys(combinations: list[Tree]) -> list[str]:
+    """The keys in which cells differ, in their order; a key that only some have is one."""
+    keys = dict.fromkeys(key for settings in combinations for key in settings)
+    written = [{key: json.dumps(value) for key, value in settings.items()} for settings in combinations]
+    return [key for key in keys if len({flat.get(key) for flat in written}) > 1]
+
+
+def cell_name(settings: Tree, taken: set[str]) -> str:
+    """`objective=wsm,local.lr=0.1`: what tells it from the others, as a folder can be called."""
+    words = ",".join(f"{key}={short_value(value)}" for key, value in settings.items()) or "all"
+    name = re.sub(r"[^\w.=,+-]+", "-", words, flags=re.ASCII).lstrip(".-")
+    if len(name) > LONGEST_NAME or name in taken or name != words.replace(" ", "-"):
+        mark = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+        name = f"{name[:LONGEST_NAME]}-{mark}"
+    taken.add(name)
+    return name
+
+
+def short_value(value: Any) -> str:
+    """As it would be typed: of a group, its name and options.
+
+    >>> short_value({"name": "wsm", "tau": 0.5}), short_value(None), short_value([1, 2])
+    ('wsm-tau-0.5', 'null', '1-2')
+    """
+    if isinstance(value, dict):
+        return "-".join(
+            short_value(inner) if key == "name" else f"{key}-{short_value(inner)}" for key, inner in value.items()
+        )
+    if isinstance(value, list):
+        return "-".join(map(short_value, value))
+    if isinstance(value, str):
+        return Path(value).stem if value.endswith((".yaml", ".yml")) else value
+    return json.dumps(value)
+
+
+def check_baseline(design: Design, cells: list[Cell]) -> None:
+    """An `InputError` for a baseline that no run of the study is."""
+    if design.baseline and not any(is_baseline(design, cell) for cell in cells):
+        words = ", ".join(f"{key}={short_value(value)}" for key, value in design.baseline.items())
+        raise InputError(f"the baseline is {words}, but no cell of the study is that; there are: {some(cells)}")
+
+
+def is_baseline(design: Design, cell: Cell) -> bool:
+    return all(key in cell.settings and cell.settings[key] == value for key, value in design.baseline.items())
+
+
+def check_choose(design: Design, cells: list[Cell]) -> None:
+    """An `InputError` if there is nothing to choose on."""
+    for cell in cells if design.choose else []:
+        if cell.recipe.partition.get("validation") == 0:
+            raise InputError(
+                f"choose is {', '.join(design.choose)}, but partition.validation of the cell {cell.name!r} is 0: "
+                "options are chosen on validation data, never on test data"
+            )
+
+
+def some(cells: list[Cell]) -> str:
+    names = [cell.name for cell in cells[:5]]
+    return ", ".join(names) + (", .." if len(cells) > len(names) else "")

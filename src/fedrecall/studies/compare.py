@@ -1,0 +1,168 @@
+"""Methods against the first of them: differences paired by seeds, and when each reaches a given accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedrecall.errors import InputError
+from fedrecall.recipe.names import titles
+from fedrecall.report.comparison import Method, blocks, group
+from fedrecall.report.tables import duration, mean_and_deviation
+from fedrecall.report.wording import number
+from fedrecall.runs import files
+from fedrecall.runs.lines import read_lines
+from fedrecall.runs.reader import RunRecord, find_runs, load
+from fedrecall.simulation.summary import to_target
+from fedrecall.studies.sweep import Study
+from fedrecall.studies.table import Paired, paired
+from fedrecall.studies.table_texts import paired_texts
+
+
+@dataclass(frozen=True)
+class Way:
+    """What it takes to reach an accuracy, mean over the runs that do."""
+
+    accuracy: float
+    runs: int
+    reached: int
+    rounds: float | None
+    bytes: float | None
+    seconds: float | None
+
+    @classmethod
+    def of(cls, method: Method, accuracy: float) -> Way:
+        ways = [way for way in (way_of(run, accuracy) for run in method.runs) if way is not None]
+        means = [
+            float(np.mean(known)) if (known := [way[key] for way in ways if way[key] is not None]) else None
+            for key in ("rounds", "bytes", "seconds")
+        ]
+        return cls(accuracy, len(method.runs), len(ways), *means)
+
+
+def way_of(run: RunRecord, accuracy: float) -> dict[str, Any] | None:
+    """Of one run; None if it does not get there. It goes by validation data, where the run has any."""
+    key = "val_accuracy" if len(run.curve("val_accuracy")[0]) else "test_accuracy"
+    found = to_target([{**line, "val_accuracy": line.get(key)} for line in run.metrics], accuracy)
+    last = found["rounds_to_target"]
+    if last is None:
+        return None
+    times = [line["seconds"] for line in read_lines(run.path / files.TIMINGS) if line["round"] <= last]
+    seconds = sum(times) if len(times) == last else None
+    return {"rounds": last, "bytes": found["bytes_to_target"], "seconds": seconds}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A method beside the first."""
+
+    method: Method
+    paired: Paired | None  # None for the first itself, and where no seed is shared
+    ways: list[Way]
+
+    def record(self) -> dict[str, Any]:
+        values = self.method.values("final_accuracy")
+        low, high = (self.paired.interval if self.paired else None) or (None, None)
+        return {
+            "method": self.method.label,
+            "seeds": len(self.method.runs),
+            "final_accuracy": float(np.mean(values)) if values else None,
+            "final_accuracy_sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+            "difference": self.paired.mean if self.paired else None,
+            "difference_low": low,
+            "difference_high": high,
+            "pairs": len(self.paired.values) if self.paired else 0,
+            "agree": self.paired.agree if self.paired else None,
+            "to_accuracy": [vars(way) for way in self.ways],
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several methods beside the first."""
+
+    methods: list[Compared]
+    accuracies: Sequence[float]
+
+    def records(self) -> list[dict[str, Any]]:
+        return [method.record() for method in self.methods]
+
+    def heading(self) -> list[str]:
+        words = ["method", "seeds", "final accuracy, %", "difference, points", "95 % interval", "agree"]
+        for accuracy in self.accuracies:
+            words += [f"rounds to {100 * accuracy:g} %", "MB", "time"]
+        return words
+
+    def body(self) -> list[list[str]]:
+        rows = []
+        for place, each in enumerate(self.methods):
+            row = [each.method.label, str(len(each.method.runs))]
+            row.append(mean_and_deviation(each.method.values("final_accuracy")) or "-")
+            row += paired_texts(each.paired, "baseline" if place == 0 else "-")
+            for way in each.ways:
+                row += way_texts(way)
+            rows.append(row)
+        return rows
+
+    def notes(self) -> list[str]:
+        """What a reader has to know."""
+        first = self.methods[0].method
+        found = [f"Differences are to {first.label}, over the seeds that both have."]
+        if self.accuracies:
+            found.append(
+                "An accuracy is reached by the validation data, or by the test data of a run without any."
+            )
+        if len(blocks([each.method for each in self.methods])) > 1:
+            found.append("They differ in more than algorithm and objective.")
+        open_ = [each.method.label for each in self.methods if not each.method.finished]
+        if open_:
+            found.append(f"Not finished, with numbers as they are so far: {', '.join(open_)}.")
+        return found
+
+
+def way_texts(way: Way) -> list[str]:
+    """Rounds, megabytes and time; how many runs got there, if not all did."""
+    if way.rounds is None:
+        return ["never", "-", "-"]
+    some = f" ({way.reached} of {way.runs})" if way.reached < way.runs else ""
+    megabytes = "-" if way.bytes is None else f"{way.bytes / 1e6:,.1f}"
+    return [f"{number(way.rounds)}{some}", megabytes, "-" if way.seconds is None else duration(way.seconds)]
+
+
+def compare(paths: Sequence[str | Path], accuracies: Sequence[float] = ()) -> Comparison:
+    """The methods of runs, folders of runs and studies, each beside the first of them."""
+    for accuracy in accuracies:
+        if not 0 < accuracy <= 1:
+            raise InputError(f"--accuracy is {accuracy}; a number above 0 and at most 1 was expected")
+    methods = group(records_of([Path(path) for path in paths]), titles())
+    if len(methods) < 2:
+        raise InputError(f"all runs are of one method, {methods[0].label}: there is nothing to compare it with")
+    first, *_ = methods
+    return Comparison(
+        [
+            Compared(
+                method,
+                None if method is first else paired(method, first),
+                [Way.of(method, accuracy) for accuracy in accuracies],
+            )
+            for method in methods
+        ],
+        accuracies,
+    )
+
+
+def records_of(paths: Sequence[Path]) -> list[RunRecord]:
+    """Each run once; a study stands for the finished runs of its table, in their order."""
+    found: dict[Path, RunRecord] = {}
+    for path in paths:
+        study = (path / files.STUDY).is_file()
+        runs = [run.path for row in Study(path).result().rows for run in row.runs] if study else find_runs([path])
+        if not runs:
+            raise InputError(f"the study {str(path)!r} has no finished run yet")
+        for run in runs:
+            found.setdefault(run.resolve(), load(run))
+    return list(found.values())

@@ -1,0 +1,136 @@
+"""A study's folder: what was asked, where its runs lie, and how far each of them is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from filelock import FileLock, Timeout
+
+from fedrecall.atomic_files import explain_write_errors, write_text
+from fedrecall.display import printable
+from fedrecall.errors import InputError
+from fedrecall.recipe.files import Tree
+from fedrecall.runs import files
+from fedrecall.runs.folder import explain_folder_errors
+from fedrecall.runs.reader import RunRecord, is_run, read_tree
+from fedrecall.safe_parsing import yaml_value
+from fedrecall.simulation.resume import differences
+from fedrecall.studies.cells import PlannedRun
+from fedrecall.studies.design import Design
+
+Kind = Literal["waiting", "begun", "finished", "diverged", "failed"]
+OVER: tuple[Kind, ...] = ("finished", "diverged")  # not tried again: they would end the same way
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a run is: how many rounds are done, and in words what went wrong."""
+
+    kind: Kind
+    rounds: int = 0
+    words: str = ""
+
+
+class StudyFolder:
+    """Where the runs of one study lie."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, path: Path, design: Design) -> StudyFolder:
+        """The folder, new or with this study in it; with anything else in it, it is refused."""
+        with explain_folder_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            inside = [each.name for each in path.iterdir() if each.name != files.LOCK and ".part" not in each.name]
+        folder = cls(path)
+        if (path / files.STUDY).is_file():
+            changed = list(differences(without_about(folder.saved()), without_about(design.tree())))
+            if changed:
+                raise InputError(
+                    f"the folder {str(path)!r} has another study: {'; '.join(changed)}; choose another with --out"
+                )
+        elif inside:
+            raise InputError(f"the folder {str(path)!r} is not empty and has no study; choose another with --out")
+        else:
+            write_text(path / files.STUDY, yaml.safe_dump(design.tree(), sort_keys=False, allow_unicode=True))
+        return folder
+
+    def saved(self) -> Tree:
+        """What was asked when the folder was made."""
+        tree = read_tree(self.path / files.STUDY, yaml_value)
+        if tree is None:
+            raise InputError(f"{str(self.path)!r} is not a study's folder: it has no {files.STUDY}")
+        return tree
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """For this process alone, until it ends, however it ends."""
+        lock = FileLock(self.path / files.LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(f"another process is at work in the folder {str(self.path)!r}") from None
+        try:
+            yield
+        finally:
+            lock.release(force=True)
+
+    def run(self, run: PlannedRun) -> Path:
+        return self.path / run.folder
+
+    def log(self, run: PlannedRun) -> Path:
+        """What the run has printed."""
+        return self.path / f"{run.folder}.log"
+
+    def failure(self, run: PlannedRun) -> Path:
+        """Why it failed, if it did."""
+        return self.path / f"{run.folder}.failed"
+
+    def note_failure(self, run: PlannedRun, words: str) -> None:
+        with explain_write_errors(self.failure(run)):
+            self.failure(run).parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.failure(run), words + "\n")
+
+    def forget_failure(self, run: PlannedRun) -> None:
+        self.failure(run).unlink(missing_ok=True)
+
+    def state(self, run: PlannedRun) -> State:
+        """How far the run is, by what it has left."""
+        record = RunRecord(self.run(run))
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return State("failed", words=printable(self.failure(run).read_text(encoding="utf-8").strip()))
+        if not is_run(record.path):
+            return State("waiting")
+        try:
+            summary = record.summary
+            rounds = int(summary.get("rounds_done") or (len(record.metrics) and record.rounds_done))
+        except InputError as error:
+            return State("failed", words=str(error))
+        if summary.get("status") == "diverged":
+            return State("diverged", rounds, f"diverged in round {rounds + 1}")
+        return State("finished" if record.finished else "begun", rounds)
+
+    def refuse_other(self, run: PlannedRun) -> None:
+        """An `InputError` if in its place is a run of another recipe, as after a recipe's file has changed."""
+        if not is_run(self.run(run)):
+            return
+        before, now = RunRecord(self.run(run)).recipe, run.recipe.tree()
+        changed = list(differences({"run": before}, {"run": now}))
+        aside = ("run.execution", "run.checkpoint")
+        changed = [each.removeprefix("run.") for each in changed if not each.startswith(aside)]
+        if changed:
+            raise InputError(
+                f"the run in {str(self.run(run))!r} is of another recipe: {'; '.join(changed)}; choose another "
+                "folder with --out"
+            )
+
+
+def without_about(tree: Tree) -> Tree:
+    return {key: value for key, value in tree.items() if key != "about"}

@@ -1,0 +1,154 @@
+"""How far a study is and how long it will take: a table that is drawn again in a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fedrecall.display import printable
+from fedrecall.report.tables import duration
+from fedrecall.studies.cells import Cell, PlannedRun
+from fedrecall.studies.folder import State
+
+MOST_ROWS = 20  # of cells that are not done; a terminal has not many more lines
+
+
+@dataclass
+class Course:
+    """How a run has gone here: from which round on, since when, and how far it is."""
+
+    cell: str
+    rounds: int  # in all
+    done: int = 0
+    first: int = 0  # rounds that were done before
+    began: float | None = None  # by the clock, while it goes or went here
+    ended: float | None = None
+    kind: str = "waiting"
+    words: str = ""
+
+
+class Progress:
+    """Follows the runs of a study and shows them."""
+
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        states: Mapping[PlannedRun, State],
+        jobs: int,
+        *,
+        quiet: bool = False,
+        console: Console | None = None,
+    ) -> None:
+        self.jobs, self.console = jobs, console or Console(stderr=True)
+        self.courses = {}
+        for cell in cells:
+            for run in cell.runs:
+                state = states[run]
+                done = run.recipe.rounds if state.kind == "finished" else state.rounds
+                self.courses[run] = Course(
+                    cell.name, run.recipe.rounds, done, done, kind=state.kind, words=state.words
+                )
+        self.lines = not quiet and not self.console.is_terminal
+        drawn = not quiet and self.console.is_terminal
+        self.live = (
+            Live(console=self.console, get_renderable=self.table, auto_refresh=False, transient=True)
+            if drawn
+            else None
+        )
+
+    def __enter__(self) -> Self:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.live:
+            self.live.stop()
+
+    def seen(self, run: PlannedRun, kind: str, what: object) -> None:
+        """Something happened to a run."""
+        course, now = self.courses[run], time.monotonic()
+        if kind == "began":
+            course.kind, course.began, course.words = "running", now, ""
+            return
+        if kind == "round":
+            course.done = int(str(what))
+            return
+        course.kind, course.ended = kind, now
+        course.words = printable(str(what))
+        if kind == "finished":
+            course.done = course.rounds
+        if self.lines:
+            words = f"{kind}: {course.words}" if course.words else kind
+            self.console.print(
+                f"{run.title}: {words} ({self.headline()})", markup=False, highlight=False, soft_wrap=True
+            )
+
+    def tick(self) -> None:
+        """Time has gone by."""
+        if self.live:
+            self.live.refresh()
+
+    def headline(self) -> str:
+        """`4 of 12 runs done, 1 failed, 3 min left`."""
+        kinds = [course.kind for course in self.courses.values()]
+        words = [f"{kinds.count('finished')} of {len(kinds)} runs done"]
+        words += [f"{kinds.count(kind)} {kind}" for kind in ("diverged", "failed") if kind in kinds]
+        left = seconds_left(list(self.courses.values()), self.jobs, time.monotonic())
+        return ", ".join([*words, *([f"{duration(left)} left"] if left else [])])
+
+    def table(self) -> Group:
+        """The cells that are not done, and a line about the whole."""
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
+        for title in ("cell", "done", "running", "wrong"):
+            table.add_column(title)
+        by_cell: dict[str, list[tuple[PlannedRun, Course]]] = {}
+        for run, course in self.courses.items():
+            by_cell.setdefault(course.cell, []).append((run, course))
+        left = {name: pairs for name, pairs in by_cell.items() if any(c.kind != "finished" for _, c in pairs)}
+        # Those at work first, then those with something to say, then those that wait.
+        order = sorted(left, key=lambda name: -max(INTEREST.get(course.kind, 0) for _, course in left[name]))
+        for name in order[:MOST_ROWS]:
+            pairs = left[name]
+            done = sum(course.kind == "finished" for _, course in pairs)
+            running = [f"seed {run.seed}: {c.done}/{c.rounds}" for run, c in pairs if c.kind == "running"]
+            wrong = [f"seed {run.seed} {c.kind}" for run, c in pairs if c.kind in ("diverged", "failed")]
+            texts = [name, f"{done}/{len(pairs)}", ", ".join(running), ", ".join(wrong)]
+            table.add_row(*(Text(printable(text)) for text in texts))
+        more = [Text(f"... and {len(order) - MOST_ROWS} more cells")] if len(order) > MOST_ROWS else []
+        return Group(table, *more, Text(self.headline()))
+
+
+INTEREST = {"running": 2, "failed": 1, "diverged": 1}
+
+
+def seconds_left(courses: Sequence[Course], jobs: int, now: float) -> float | None:
+    """For what is left of a study, so many runs at once: by the seconds that a round of each cell took here; a
+    cell of which none was run takes the mean of the others. None as long as nothing is known."""
+    rounds: dict[str, int] = {}
+    seconds: dict[str, float] = {}
+    for course in courses:
+        if course.began is not None and course.done > course.first:
+            rounds[course.cell] = rounds.get(course.cell, 0) + course.done - course.first
+            spent = (course.ended or now) - course.began
+            seconds[course.cell] = seconds.get(course.cell, 0.0) + spent
+    if not rounds:
+        return None
+    rates = {cell: seconds[cell] / rounds[cell] for cell in rounds}
+    mean = sum(rates.values()) / len(rates)
+    left = [
+        (course.rounds - course.done) * rates.get(course.cell, mean)
+        for course in courses
+        if course.kind in ("waiting", "begun", "running")
+    ]
+    return max([sum(left) / jobs, *left]) if left else 0.0

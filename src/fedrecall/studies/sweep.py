@@ -1,0 +1,223 @@
+"""A sweep: every run of a study, several at once, each from where it is to its end; then tables and a page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedrecall.atomic_files import write_text
+from fedrecall.engines.cpus import usable_cpus
+from fedrecall.errors import InputError, Interrupted
+from fedrecall.front.execute import write_report
+from fedrecall.front.run import Run
+from fedrecall.recipe.files import Tree
+from fedrecall.runs import files
+from fedrecall.runs.lines import read_lines
+from fedrecall.simulation.progress import is_wanted
+from fedrecall.studies.cells import Cell, PlannedRun, plan
+from fedrecall.studies.design import Design, load_design
+from fedrecall.studies.folder import OVER, State, StudyFolder
+from fedrecall.studies.pool import Pool
+from fedrecall.studies.progress import Progress
+from fedrecall.studies.table import StudyTable, study_table
+from fedrecall.studies.table_texts import as_csv, as_latex, as_markdown
+
+TIMES = "times.csv"
+TEXTS: dict[str, Callable[[StudyTable], str]] = {
+    "table.csv": as_csv,
+    "table.md": as_markdown,
+    "table.tex": as_latex,
+}
+
+
+class Study:
+    """A study's folder: its runs, how far they are, and its table.
+
+    `Study(path)` opens one that `sweep` has made.
+    """
+
+    def __init__(self, path: str | Path, cells: Sequence[Cell] | None = None) -> None:
+        self.path = Path(path)
+        self.folder = StudyFolder(self.path)
+        if cells is not None:
+            self.cells = list(cells)
+
+    @cached_property
+    def design(self) -> Design:
+        """What was asked."""
+        return Design(**self.folder.saved())
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The combinations of settings, and the runs of each."""
+        return plan(self.design)
+
+    @property
+    def states(self) -> dict[PlannedRun, State]:
+        """How far each run is."""
+        return {run: self.folder.state(run) for cell in self.cells for run in cell.runs}
+
+    @property
+    def runs(self) -> dict[str, list[Run]]:
+        """The runs that have begun, by cell."""
+        return {
+            cell.name: [Run(self.folder.run(run)) for run in cell.runs if self.folder.state(run).kind != "waiting"]
+            for cell in self.cells
+        }
+
+    def result(self) -> StudyTable:
+        """The table as it is now, with its numbers and words."""
+        return study_table(self.design, self.cells, self.folder)
+
+    def table(self) -> Any:
+        """The table as it is now: a pandas DataFrame where pandas is installed, else a list of dictionaries."""
+        records = self.result().records()
+        try:
+            import pandas
+        except ImportError:
+            return records
+        return pandas.DataFrame(records)
+
+    def write_tables(self) -> StudyTable:
+        """`table.csv`, `.md` and `.tex`, which have no times in them, and `times.csv`, which has."""
+        table = self.result()
+        for name, text in TEXTS.items():
+            write_text(self.path / name, text(table))
+        write_text(self.path / TIMES, self._times())
+        return table
+
+    def report(self) -> Path | None:
+        """Write the page about the runs of the table, and return where it is; None if none has a result."""
+        runs = [run.path for row in self.result().rows for run in row.runs]
+        return write_report(runs, self.path / files.REPORT) if runs else None
+
+    def _times(self) -> str:
+        """The seconds of each run's rounds."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["cell", "seed", "rounds", "seconds"])
+        for run, state in self.states.items():
+            spent = read_lines(self.folder.run(run) / files.TIMINGS) if state.kind in OVER else []
+            writer.writerow([run.cell, run.seed, len(spent), f"{sum(line['seconds'] for line in spent):.3f}"])
+        return out.getvalue()
+
+    def __repr__(self) -> str:
+        kinds = [state.kind for state in self.states.values()]
+        return f"Study({str(self.path)!r}: {kinds.count('finished')} of {len(kinds)} runs finished)"
+
+
+def sweep(
+    recipe: str,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    cases: Sequence[Mapping[str, Any]] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    baseline: Mapping[str, Any] | None = None,
+    choose: Sequence[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    same_partition: bool | None = None,
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    progress: bool | None = None,
+    report: bool = True,
+) -> Study:
+    """Carry out a recipe with every combination of the grid's values and every seed, or go on with that.
+
+    `recipe` is a shipped recipe's name or a file, or those of a study, over which the rest goes. The same call goes
+    on where it was: runs that are done are kept. `jobs` runs go at once, by default as many as there are CPUs.
+    Runs are made by recipes alone; for a model or data given as Python objects, call `federate` in a loop.
+
+    >>> from fedrecall import sweep
+    >>> study = sweep("demo", {"objective": ["cross_entropy", "wsm"]}, seeds=2)  # doctest: +SKIP
+    >>> study.table()  # doctest: +SKIP
+    """
+    given = {
+        "cases": cases and [dict(case) for case in cases],
+        "seeds": list(seeds) if isinstance(seeds, Sequence) else seeds,
+        "baseline": baseline and dict(baseline),
+        "choose": choose and list(choose),
+        "settings": settings and dict(settings),
+        "same_partition": same_partition,
+    }
+    asked = Asked.of(str(recipe), load_design(str(recipe), grid=grid, **given), out, jobs)
+    return carry_out(asked, quiet=not is_wanted(progress), report=report)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A study that is about to be carried out: planned, and its folder known, nothing written yet."""
+
+    design: Design
+    cells: list[Cell]
+    path: Path
+    jobs: int
+
+    @classmethod
+    def of(
+        cls,
+        source: str,
+        design: Design,
+        out: str | Path | None = None,
+        jobs: int | None = None,
+        execution: Tree | None = None,
+    ) -> Asked:
+        """Every recipe is loaded: what is wrong with one is found here."""
+        runs = len(design.combinations()) * len(design.seeds)
+        if jobs is not None and jobs < 1:
+            raise InputError(f"jobs is {jobs}; at least one was expected")
+        jobs = min(jobs or usable_cpus(), runs)
+        # Runs that go at once share the CPUs: each has one worker. The bits are the same.
+        one = {"workers": 1} if jobs > 1 else {}
+        cells = plan(design, {**one, **(execution or {})})
+        path = Path(out) if out is not None else Path("runs") / f"{Path(source).stem}-sweep-{design.digest()[:8]}"
+        return cls(design, cells, path, jobs)
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """In the order in which they are carried out: all cells with the first seed, then with the next."""
+        return [run for runs in zip(*(cell.runs for cell in self.cells)) for run in runs]
+
+    def states(self) -> dict[PlannedRun, State]:
+        """How far each run is; a run of another recipe in its place is an `InputError`."""
+        folder = StudyFolder(self.path)
+        for run in self.runs:
+            folder.refuse_other(run)
+        return {run: folder.state(run) for run in self.runs}
+
+
+def carry_out(asked: Asked, *, quiet: bool, report: bool) -> Study:
+    """Whatever is not done, then the tables and the page."""
+    check_data(asked.cells)
+    folder = StudyFolder.of(asked.path, asked.design)
+    with folder.locked():
+        states = asked.states()
+        left = [run for run in asked.runs if states[run].kind not in OVER]
+        study = Study(asked.path, asked.cells)
+        with Progress(asked.cells, states, asked.jobs, quiet=quiet) as progress:
+            try:
+                Pool(folder, asked.jobs, progress.seen).carry_out(left, progress.tick)
+            except KeyboardInterrupt:
+                done = sum(state.kind in OVER for state in study.states.values())
+                raise Interrupted(
+                    f"stopped with {done} of {len(asked.runs)} runs done; the same command goes on"
+                ) from None
+        study.write_tables()
+        if report:
+            study.report()
+    return study
+
+
+def check_data(cells: Sequence[Cell]) -> None:
+    """An `InputError` before anything runs, if data are not there; each data set is looked at once."""
+    seen = set()
+    for cell in cells:
+        key = json.dumps(cell.recipe.tree()["data"], sort_keys=True)
+        if key not in seen:
+            seen.add(key)
+            cell.recipe.create("data", folder=cell.recipe.execution.data)

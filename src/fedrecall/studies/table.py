@@ -1,0 +1,238 @@
+"""The table of a study: a row for each combination of settings, over its seeds, as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedrecall.errors import InputError
+from fedrecall.recipe.layers import look_up
+from fedrecall.recipe.names import titles
+from fedrecall.report.comparison import Method
+from fedrecall.report.intervals import interval, paired_differences
+from fedrecall.report.wording import count_of
+from fedrecall.runs.reader import RunRecord, is_number
+from fedrecall.studies.cells import Cell, is_baseline, short_value, varying_keys
+from fedrecall.studies.choice import choose, last_validation, others, window_of
+from fedrecall.studies.design import Design
+from fedrecall.studies.folder import State, StudyFolder
+
+VISIBLE = 0.0005  # a difference that a table of percent with one decimal shows
+METRICS = ("final_accuracy", "final_accuracy_macro", "val_accuracy", "forgetting", "learned")
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The differences of two methods, for each of the seeds that they share."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the mean, 95 %."""
+        return interval(self.values)
+
+    @property
+    def agree(self) -> int:
+        """In how many seeds the difference has the sign of the mean."""
+        return sum(value * self.mean > 0 for value in self.values)
+
+
+def paired(method: Method, other: Method, key: str = "final_accuracy") -> Paired | None:
+    """None where they share no seed."""
+    values = paired_differences(method, other, key)
+    return Paired(tuple(values)) if values else None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the runs of a cell came to, as far as they are finished."""
+
+    cell: Cell
+    states: list[State]
+    runs: list[RunRecord]
+
+    @classmethod
+    def read(cls, cell: Cell, folder: StudyFolder) -> Result:
+        states = [folder.state(run) for run in cell.runs]
+        done = [run for run, state in zip(cell.runs, states) if state.kind == "finished"]
+        return cls(cell, states, [RunRecord(folder.run(run)) for run in done])
+
+    @property
+    def method(self) -> Method:
+        return Method(self.runs, [], titles())
+
+    @property
+    def finished(self) -> bool:
+        return len(self.runs) == len(self.states)
+
+    def numbers(self, key: str) -> list[float]:
+        """Of each finished run that has it."""
+        if key == "val_accuracy":
+            found = [last_validation(run, window_of(self.cell)) for run in self.runs]
+        else:
+            found = [run.summary.get(key) for run in self.runs]
+        return [float(value) for value in found if is_number(value)]
+
+    def scores(self) -> list[float | None]:
+        """What options are chosen by, for each run; None of one that is not finished."""
+        known = self.numbers("val_accuracy")
+        if len(known) < len(self.runs):
+            raise InputError(f"the cell {self.cell.name!r} has runs without a validation accuracy to choose by")
+        return [*known, *([None] * (len(self.states) - len(known)))]
+
+    def trouble(self) -> str:
+        """What is not finished, in words, the same ones together."""
+        words: dict[str, list[str]] = {}
+        for run, state in zip(self.cell.runs, self.states):
+            if state.kind != "finished":
+                why = state.words if state.kind == "diverged" else f"{WORDS[state.kind]} {state.words}".strip()
+                words.setdefault(why, []).append(str(run.seed))
+        seeds = [f"{why} (seed {', '.join(which)})" for why, which in words.items()]
+        return "; ".join(seeds)
+
+
+WORDS = {"failed": "failed:", "waiting": "not run yet", "begun": "not finished yet"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A combination of settings over its seeds."""
+
+    settings: dict[str, Any]  # by key of the columns
+    seeds: int
+    numbers: dict[str, list[float]]  # by metric, of each seed
+    paired: Paired | None  # the final accuracy less that of the baseline
+    is_baseline: bool
+    trouble: str  # what is not finished, in words
+    runs: list[RunRecord]
+
+    def record(self) -> dict[str, Any]:
+        """As plain values."""
+        line: dict[str, Any] = {**self.settings, "seeds": self.seeds}
+        for key, values in self.numbers.items():
+            line[key] = float(np.mean(values)) if values else None
+            line[f"{key}_sd"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
+        low, high = (self.paired.interval if self.paired else None) or (None, None)
+        line |= {"difference": self.paired.mean if self.paired else None}
+        line |= {"difference_low": low, "difference_high": high}
+        line |= {"agree": self.paired.agree if self.paired else None, "state": self.trouble or "finished"}
+        return line
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """The rows, and what is to be said about them."""
+
+    keys: list[str]  # the settings that are columns
+    chosen: list[str]  # those of them whose values were chosen on validation data
+    metrics: list[str]
+    rows: list[Row]
+    has_baseline: bool
+    notes: list[str]
+
+    def records(self) -> list[dict[str, Any]]:
+        """A line of plain values for each row, all with the same keys."""
+        aside = () if self.has_baseline else ("difference", "difference_low", "difference_high", "agree")
+        return [{key: value for key, value in row.record().items() if key not in aside} for row in self.rows]
+
+
+def study_table(design: Design, cells: Sequence[Cell], folder: StudyFolder) -> StudyTable:
+    """From what the runs left: nothing in it depends on when, or how quickly, they were carried out."""
+    results = {cell.name: Result.read(cell, folder) for cell in cells}
+    shown = list(results.values())
+    if design.choose:
+        scores = {name: result.scores() for name, result in results.items()}
+        shown = [results[cell.name] for cell in choose(cells, design.choose, scores)]
+    metrics = [key for key in METRICS if any(result.numbers(key) for result in shown)]
+    if not any(map(differs_by_class, shown)):
+        metrics = [key for key in metrics if key != "final_accuracy_macro"]
+    keys = varying_keys([cell.settings for cell in cells])
+    baselines = baselines_of(design, shown)
+    rows = [row_of(design, result, keys, metrics, baselines) for result in shown]
+    notes = notes_of(design, list(results.values()), shown)
+    return StudyTable(keys, list(design.choose), metrics, rows, bool(design.baseline), notes)
+
+
+def differs_by_class(result: Result) -> bool:
+    """Is the accuracy by class another than that over samples, as on test data with unequal classes?"""
+    pairs = zip(result.numbers("final_accuracy"), result.numbers("final_accuracy_macro"))
+    return any(abs(first - second) >= VISIBLE for first, second in pairs)
+
+
+def baselines_of(design: Design, results: Sequence[Result]) -> dict[str, Result]:
+    """By the settings that a row shares with its baseline."""
+    if not design.baseline:
+        return {}
+    return {beside(design, result): result for result in results if is_baseline(design, result.cell)}
+
+
+def beside(design: Design, result: Result) -> str:
+    return others(result.cell.settings, [*design.choose, *design.baseline])
+
+
+def row_of(
+    design: Design, result: Result, keys: list[str], metrics: list[str], baselines: dict[str, Result]
+) -> Row:
+    against = baselines.get(beside(design, result))
+    difference = None
+    if against is not None and against is not result and result.runs and against.runs:
+        difference = paired(result.method, against.method)
+    return Row(
+        settings={key: setting_of(result.cell, key) for key in keys},
+        seeds=len(result.runs),
+        numbers={key: result.numbers(key) for key in metrics},
+        paired=difference,
+        is_baseline=against is result,
+        trouble=result.trouble(),
+        runs=result.runs,
+    )
+
+
+def setting_of(cell: Cell, key: str) -> Any:
+    """A number or a word; of a key that the cell does not set, what its recipe has."""
+    value = cell.settings[key] if key in cell.settings else look_up(cell.recipe.tree(), key)
+    if key not in cell.settings and isinstance(value, dict) and "name" in value:
+        value = value["name"]
+    return value if isinstance(value, int | float) else short_value(value)
+
+
+def notes_of(design: Design, results: Sequence[Result], shown: Sequence[Result]) -> list[str]:
+    """What a reader has to know, a sentence each."""
+    notes = [final_words(shown)]
+    if len(design.seeds) > 1:
+        notes.append("± is the standard deviation over seeds.")
+    if design.baseline:
+        words = ", ".join(f"{key} {short_value(value)}" for key, value in design.baseline.items())
+        notes.append(
+            f"Differences are to {words}, paired by seeds, with the 95 % interval of their mean (Student's t) and "
+            "the number of seeds that agree with it in sign."
+        )
+    if design.choose:
+        what = " and ".join(f"{key} (of {', '.join(map(short_value, design.grid[key]))})" for key in design.choose)
+        rounds = sorted({window_of(result.cell) for result in results})
+        last = count_of(rounds[0], "round") if len(rounds) == 1 else "tested rounds"
+        notes.append(
+            f"Chosen for each row: {what}, by the mean validation accuracy over the last {last} and the seeds; "
+            "test data had no say."
+        )
+        left = [f"{result.cell.name}: {result.trouble()}" for result in results if not result.finished]
+        notes += [f"Not among the candidates: {'; '.join(left)}."] if left else []
+    return [note for note in notes if note]
+
+
+def final_words(shown: Sequence[Result]) -> str:
+    """What the final accuracy is, where that is the same for all."""
+    counts = {run.summary.get("final_accuracy_rounds") for result in shown for run in result.runs}
+    if len(counts) != 1 or not (count := counts.pop()):
+        return ""
+    if count == 1:
+        return "Final accuracy is the test accuracy of the last round."
+    return f"Final accuracy is the mean test accuracy over the last {count} rounds."

@@ -1,0 +1,102 @@
+"""A study's table as text: CSV with every digit, Markdown and LaTeX as a paper has it."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from fedrecall.report.table_texts import escape
+from fedrecall.report.tables import mean_and_deviation
+from fedrecall.report.units import SIGNED, with_unit
+from fedrecall.report.wording import KEY_NAMES, in_words, points
+from fedrecall.studies.table import Paired, Row, StudyTable
+
+TITLES = {
+    "final_accuracy": "final accuracy",
+    "final_accuracy_macro": "by class",
+    "val_accuracy": "validation",
+    "forgetting": "forgetting",
+    "learned": "learned",
+}
+UNITS = {"final_accuracy_macro": "final_accuracy"}  # shown as the other is
+FORMULAS = tuple("=+-@\t\r")  # what a spreadsheet computes
+
+
+def heading(table: StudyTable) -> list[str]:
+    words = [KEY_NAMES.get(key, key) + (" (chosen)" if key in table.chosen else "") for key in table.keys]
+    words += ["seeds", *(with_unit(TITLES[key], UNITS.get(key, key)) for key in table.metrics)]
+    words += ["difference, points", "95 % interval", "agree"] if table.has_baseline else []
+    return [*words, *(["state"] if any(row.trouble for row in table.rows) else [])]
+
+
+def body(table: StudyTable) -> list[list[str]]:
+    """A list of texts for each row."""
+    return [line(table, row) for row in table.rows]
+
+
+def line(table: StudyTable, row: Row) -> list[str]:
+    texts = [number if isinstance(number, str) else exact(number) for number in row.settings.values()]
+    texts.append(str(row.seeds))
+    texts += [mean_and_deviation(values, signed=key in SIGNED) or "-" for key, values in row.numbers.items()]
+    if table.has_baseline:
+        texts += paired_texts(row.paired, "baseline" if row.is_baseline else "-")
+    return [*texts, *([row.trouble or "finished"] if any(other.trouble for other in table.rows) else [])]
+
+
+def paired_texts(paired: Paired | None, otherwise: str) -> list[str]:
+    """The mean difference, its interval, and how many seeds agree."""
+    if paired is None:
+        return [otherwise, "-", "-"]
+    found = paired.interval
+    between = f"{points(found[0])} to {points(found[1])}" if found else "-"
+    return [points(paired.mean), between, f"{paired.agree}/{len(paired.values)}"]
+
+
+def exact(number: float | bool) -> str:
+    """As it was typed, not rounded as a result is."""
+    return (
+        in_words(number)
+        if isinstance(number, bool)
+        else f"{number:.6g}"
+        if isinstance(number, float)
+        else str(number)
+    )
+
+
+def as_csv(table: StudyTable) -> str:
+    """A row each, shares as fractions, unrounded but for the noise of the last digits."""
+    out = io.StringIO()
+    records = table.records()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(records[0])
+    for record in records:
+        writer.writerow([csv_value(value) for value in record.values()])
+    return out.getvalue()
+
+
+def csv_value(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    text = str(value)
+    return f"'{text}" if text[:1] in FORMULAS else text
+
+
+def as_markdown(table: StudyTable) -> str:
+    numbers = len(table.keys)
+    rule = ["---" if place < numbers else "---:" for place in range(len(heading(table)))]
+    lines = [heading(table), rule, *body(table)]
+    rows = ["| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |" for texts in lines]
+    return "\n".join([*rows, "", *table.notes, ""])
+
+
+def as_latex(table: StudyTable) -> str:
+    r"""A tabular for a paper, `\usepackage{booktabs}` expected; what is to be said about it as comments above."""
+    columns = "l" * len(table.keys) + "r" * (len(heading(table)) - len(table.keys))
+    if any(row.trouble for row in table.rows):
+        columns = columns[:-1] + "l"
+    rows = [" & ".join(map(escape, texts)) + r" \\" for texts in [heading(table), *body(table)]]
+    notes = [f"% {note}" for note in table.notes]
+    begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
+    return "\n".join([*notes, begin, r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", end, ""])
