@@ -130,7 +130,9 @@ class Worker:
     def _steps(self, task: TrainTask, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
         """All local steps of a client; how many there were, and their mean loss."""
         job, flat, federation = self.job, self.flat, self.federation
-        client = job.objective.prepare(federation.labels(task.client)) if self._knows_labels else {}
+        client: Tensors = {}
+        if self._knows_labels:
+            client = job.objective.prepare(federation.labels(task.client, with_validation=job.knows_validation))
         local = job.local.model_copy(update={"steps": task.steps}) if task.steps else job.local
         if min(job.local.batch_size, len(indices)) < self.least:
             raise InputError(

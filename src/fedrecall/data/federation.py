@@ -305,10 +305,18 @@ class Federation:
             raise InputError(f"there is no client {client}; clients from 0 to {len(self) - 1} were expected")
         return client
 
-    def labels(self, client: int) -> Labels:
-        """Counts and shares of the classes among the client's training samples."""
-        counts = np.bincount(self.train.y[self.trained_on(client)], minlength=self.num_classes)
+    def labels(self, client: int, *, with_validation: bool = False) -> Labels:
+        """Counts and shares of the classes among the client's training samples, or among all that it has."""
+        counts = np.bincount(self.train.y[self.labelled(client, with_validation)], minlength=self.num_classes)
         return Labels.of(torch.from_numpy(counts))
+
+    def labelled(self, client: int, with_validation: bool) -> np.ndarray:
+        """The samples whose labels a loss knows of a client, or of everyone together."""
+        if not with_validation:
+            return self.trained_on(client)
+        if client == EVERYONE:
+            return np.concatenate([self.pool(split)[1] for split in ("train", "validation")])
+        return np.concatenate([self.train_indices(client), self.validation_indices(client)])
 
     def beta(self, client: int) -> torch.Tensor:
         """The share of each class in the client's training labels."""
