@@ -8,7 +8,7 @@ import click
 
 from fedrecall.cli.options import OPEN, recipe_argument, say, settings_argument, words_of
 from fedrecall.errors import InputError, nearest
-from fedrecall.recipe.files import shipped
+from fedrecall.recipe.files import place_of, shipped, text_of
 
 
 @click.group(invoke_without_command=True)
@@ -22,9 +22,10 @@ def recipes(context: click.Context) -> None:
 @recipes.command("list")
 def list_recipes() -> None:
     """The shipped recipes, a line each."""
-    for name, path in shipped().items():
+    known = shipped()
+    for name, path in known.items():
         first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
-        say(f"{name:24} {first}")
+        say(f"{name:{max(map(len, known))}}  {first}")
 
 
 @recipes.command("show", context_settings=OPEN)
@@ -32,7 +33,7 @@ def list_recipes() -> None:
 @settings_argument
 @click.option("--defaults", is_flag=True, help="Every key there is, with its default and its meaning.")
 def show_recipe(recipe: str | None, settings: tuple[str, ...], defaults: bool) -> None:
-    """Print RECIPE with every key spelled out."""
+    """Print RECIPE with every key spelled out, below its file as a comment."""
     from fedrecall.recipe.layers import load
     from fedrecall.recipe.reference import reference
 
@@ -41,7 +42,10 @@ def show_recipe(recipe: str | None, settings: tuple[str, ...], defaults: bool) -
     elif recipe is None:
         raise InputError(f"a recipe's name is missing; {nearest('', shipped())}")
     else:
-        click.echo(load(recipe, words_of(settings)).yaml(), nl=False)
+        loaded = load(recipe, words_of(settings))
+        say("\n".join(f"# {line}".rstrip() for line in text_of(place_of(recipe)).splitlines()))
+        say("#\n# This comes to:")
+        click.echo(loaded.yaml(), nl=False)
 
 
 @recipes.command("copy")

@@ -154,9 +154,10 @@ class Cohort:
         if not self.job.objective.knows_labels:
             return {}
         clients, classes = len(plan.clients), self.federation.num_classes
-        owner = np.repeat(np.arange(clients), plan.samples)
-        indices = np.concatenate([self.federation.trained_on(client) for client in plan.clients.tolist()])
-        cells = owner * classes + self.federation.train.y[indices]
+        known = self.job.knows_validation
+        samples = [self.federation.labelled(client, known) for client in plan.clients.tolist()]
+        owner = np.repeat(np.arange(clients), [len(own) for own in samples])
+        cells = owner * classes + self.federation.train.y[np.concatenate(samples)]
         counts = torch.from_numpy(np.bincount(cells, minlength=clients * classes)).view(clients, classes)
         pooled = self.federation.pooled_shares if self.job.objective.asks_population else None
         prepare = vmap(lambda c, b: self.job.objective.prepare(Labels(c, b, pooled)))

@@ -53,6 +53,11 @@ class Job:
         return build_model(self.model, federation, self.seed, self.local.threads)
 
     @property
+    def knows_validation(self) -> bool:
+        """Does the loss also count the labels of a client's validation samples?"""
+        return self.local.beta_from == "train+validation"
+
+    @property
     def own_buffers(self) -> bool:
         """Do batch-norm statistics stay with the clients?"""
         return self.algorithm.personal or self.batch_norm == "local"

@@ -130,10 +130,14 @@ class Worker:
     def _steps(self, task: TrainTask, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
         """All local steps of a client; how many there were, and their mean loss."""
         job, flat, federation = self.job, self.flat, self.federation
-        client = {}
+        client: Tensors = {}
         if self._knows_labels:
-            pooled = bool(job.objective.asks_population)
-            client = job.objective.prepare(federation.labels(task.client, with_pooled=pooled))
+            known = federation.labels(
+                task.client,
+                with_validation=job.knows_validation,
+                with_pooled=bool(job.objective.asks_population),
+            )
+            client = job.objective.prepare(known)
         local = job.local.model_copy(update={"steps": task.steps}) if task.steps else job.local
         if min(job.local.batch_size, len(indices)) < self.least:
             raise InputError(

@@ -306,9 +306,10 @@ class Federation:
             raise InputError(f"there is no client {client}; clients from 0 to {len(self) - 1} were expected")
         return client
 
-    def labels(self, client: int, *, with_pooled: bool = False) -> Labels:
-        """Counts and shares of the classes among the client's training samples; if asked for, among everyone's."""
-        counts = np.bincount(self.train.y[self.trained_on(client)], minlength=self.num_classes)
+    def labels(self, client: int, *, with_validation: bool = False, with_pooled: bool = False) -> Labels:
+        """Counts and shares of the classes among the client's training samples, or among all that it has; if asked
+        for, also the shares among everyone's training samples."""
+        counts = np.bincount(self.train.y[self.labelled(client, with_validation)], minlength=self.num_classes)
         return Labels.of(torch.from_numpy(counts), self.pooled_shares if with_pooled else None)
 
     @cached_property
@@ -316,6 +317,14 @@ class Federation:
         """[C] float64: the share of each class in the training labels of all training clients together."""
         labels = self.train.y[self.pool("train")[1]]
         return torch.from_numpy(np.bincount(labels, minlength=self.num_classes) / len(labels))
+
+    def labelled(self, client: int, with_validation: bool) -> np.ndarray:
+        """The samples whose labels a loss knows of a client, or of everyone together."""
+        if not with_validation:
+            return self.trained_on(client)
+        if client == EVERYONE:
+            return np.concatenate([self.pool(split)[1] for split in ("train", "validation")])
+        return np.concatenate([self.train_indices(client), self.validation_indices(client)])
 
     def beta(self, client: int) -> torch.Tensor:
         """The share of each class in the client's training labels."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ class Images:
     std: tuple[float, ...]
     crop_padding: int = 0
     flip: bool = False
+    smaller: ClassVar[int] = 0  # pixels a side by which a crop is smaller than the image
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std):
@@ -60,7 +62,7 @@ class Images:
             draws = [self.draw(len(batch) // len(each), one) for one in each]
             top, left, mirrored = (torch.cat(parts) for parts in zip(*draws))
             if self.crop_padding:
-                batch = _crop(batch, self.crop_padding, top, left)
+                batch = _crop(batch, self.crop_padding, self.smaller, top, left)
             if self.flip:
                 batch = _mirror(batch, mirrored)
         return self._normalise(batch)
@@ -75,7 +77,8 @@ class Images:
 
         Three numbers an image are drawn whatever the settings, so that crops do not depend on `flip`.
         """
-        top, left = torch.randint(0, 2 * self.crop_padding + 1, (2, count), generator=generator)
+        places = 2 * self.crop_padding + self.smaller + 1
+        top, left = torch.randint(0, places, (2, count), generator=generator)
         mirrored = torch.randint(0, 2, (count,), generator=generator)
         return top, left, mirrored
 
@@ -86,6 +89,13 @@ class Images:
         return rows.view(batch.shape).permute(0, 3, 1, 2)
 
 
+@dataclass(frozen=True)
+class SmallerCrops(Images):
+    """Crops in training that are four pixels smaller a side; a model that is evaluated sees the whole image."""
+
+    smaller: ClassVar[int] = 4
+
+
 @lru_cache(maxsize=8)
 def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], pixels: int) -> tuple[Tensor, Tensor]:
     """The factors of a flat image's pixels, and what is added: broadcasting C numbers is four times slower."""
@@ -93,15 +103,16 @@ def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], pixels: in
     return (1 / (255 * s)).float().repeat(pixels), (-m / s).float().repeat(pixels)
 
 
-def _crop(images: Tensor, padding: int, top: Tensor, left: Tensor) -> Tensor:
+def _crop(images: Tensor, padding: int, smaller: int, top: Tensor, left: Tensor) -> Tensor:
     count, height, width, channels = images.shape
     padded = F.pad(images.flatten(2), (padding * channels, padding * channels, padding, padding))
     padded_height, padded_width = height + 2 * padding, width + 2 * padding
+    height, width = height - smaller, width - smaller
     # A view of every run of `width` pixels: a crop is `height` of them, each copied as one piece.
     runs = padded.flatten().unfold(0, width * channels, channels)
     first = (torch.arange(count) * padded_height + top) * padded_width + left
     rows = first[:, None] + torch.arange(height) * padded_width
-    return runs.index_select(0, rows.flatten()).view(images.shape)
+    return runs.index_select(0, rows.flatten()).view(count, height, width, channels)
 
 
 def _mirror(images: Tensor, mirrored: Tensor) -> Tensor:

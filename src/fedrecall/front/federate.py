@@ -23,6 +23,7 @@ from fedrecall.measure.user_metrics import UserMetric
 from fedrecall.models.build import dry_batch
 from fedrecall.objectives import OBJECTIVE, OBJECTIVES, WSM, LossFunction, Objective
 from fedrecall.recipe.files import Tree
+from fedrecall.recipe.layers import from_layers
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.recipe.settings import Local
@@ -61,7 +62,7 @@ def federate(
     `algorithm`, `objective` and `model` may be given by name, with options or without, as in a recipe: "scaffold",
     {"name": "scaffold", "server_lr": 0.5}, "module:name". An objective may also be a loss of `torch.nn`, or any
     function of logits [n, C] and labels [n] that returns the loss of the batch. The other keys of a recipe are
-    keywords too (`rounds`, `participation`, `seed`, `evaluation={"every": 10}`, ..), with its defaults.
+    keywords too (`rounds`, `participation`, `seed`, `preset`, `evaluation={"every": 10}`, ..), with its defaults.
 
     `metrics` are functions of logits [n, C] and labels [n], by name: their values on the pooled validation data
     are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are watchers, or functions that are
@@ -97,7 +98,9 @@ def federate(
         "objective": objective if is_named(objective) else describe(chosen_objective, OBJECTIVES),
         "execution": {"engine": engine, "workers": workers, **settings.get("execution", {})},
     }
-    recipe = Recipe(**tree if local is None else {**tree, "local": local})
+    if local is not None:
+        tree["local"] = local.model_dump(exclude_unset=True) if isinstance(local, Local) else local
+    recipe = from_layers([tree])
     make_model = model_maker(model, federation, recipe)
     job = Job.of(recipe, make_model, chosen_algorithm, chosen_objective)
     if resume and out is None:

@@ -1,16 +1,15 @@
-"""How the layers of a recipe are merged: the file, what is typed over it, and the defaults."""
+"""How the layers of a recipe are merged: the defaults, a file and its bases, a preset, what is typed over them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fedrecall.errors import InputError
-from fedrecall.recipe.files import Tree, read
+from fedrecall.errors import InputError, nearest, short_repr
+from fedrecall.recipe.files import Tree, with_bases
+from fedrecall.recipe.presets import PRESETS
 from fedrecall.recipe.recipe import NAMED, Recipe
-from fedrecall.recipe.settings import (
-    name_or_group,
-)
+from fedrecall.recipe.settings import name_or_group
 from fedrecall.safe_parsing import yaml_value
 
 # Giving one of a pair drops the other from the layers below.
@@ -24,10 +23,40 @@ EITHER_OR = [
 
 def load(source: str | None, overrides: Iterable[str] = (), extra: Tree | None = None) -> Recipe:
     """A shipped recipe's name or a YAML file, and `key=value` over it; `extra` goes over both."""
-    merged: Tree = {section: Recipe.model_fields[section].default for section in NAMED}
-    for layer in (read(source) if source else {}, from_words(overrides), extra or {}):
-        merged = merge(without_the_others(merged, layer), layer)
-    return Recipe(**merged)
+    words = from_words(overrides)
+    if "base" in words:
+        raise InputError("base is given as a setting, but it is a key of a recipe's file only")
+    return from_layers([*(with_bases(source) if source else []), words, extra or {}])
+
+
+def from_layers(layers: Sequence[Tree]) -> Recipe:
+    """The recipe of layers, each over the one before."""
+    return Recipe(**merged(with_preset(layers)))
+
+
+def merged(layers: Iterable[Tree]) -> Tree:
+    result: Tree = {section: Recipe.model_fields[section].default for section in NAMED}
+    for layer in layers:
+        result = merge(without_the_others(result, layer), layer)
+    return result
+
+
+def with_preset(layers: Sequence[Tree]) -> list[Tree]:
+    """The layers, and the preset that the highest of them names as one more, right below it: over its bases, and
+    under what is said beside it."""
+    named = [place for place, layer in enumerate(layers) if "preset" in layer]
+    plain = [{key: value for key, value in layer.items() if key != "preset"} for layer in layers]
+    for place in named:
+        preset = layers[place]["preset"]
+        if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
+            raise InputError(
+                f"preset is {short_repr(preset)}, which is not known; {nearest(str(preset), PRESETS)}"
+            )
+    if not named:
+        return plain
+    preset = layers[named[-1]]["preset"]
+    switches = PRESETS[preset](merged(plain)) if preset is not None else {}
+    return [*plain[: named[-1]], switches, *plain[named[-1] :]]
 
 
 def from_words(words: Iterable[str]) -> Tree:

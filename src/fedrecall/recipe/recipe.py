@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
@@ -53,6 +53,24 @@ KINDS: dict[str, Kind[Any]] = {kind.section: kind for kind in (PARTITION, OBJECT
 FROM_PYTHON: Tree = {"name": "python"}
 
 MOST_TESTED = 100  # rounds, unless more are asked for
+
+
+class Later(NamedTuple):
+    """A key that runs made before it do not have, and what they did: with that value it is no part of a recipe's
+    identity, so that they are the same runs as ever."""
+
+    section: str
+    key: str
+    value: Any
+    name: str | None = None  # of what the section chooses, if the key is an option of it
+
+
+LATER = [
+    Later("local", "beta_from", "train"),
+    Later("data", "augment", False, name="femnist"),
+    Later("evaluation", "prior", "as_trained"),
+    Later("objective", "prior", "uniform", name="wsm"),
+]
 
 Named = Annotated[Tree, BeforeValidator(name_or_group)]
 
@@ -155,20 +173,30 @@ class Recipe(Settings):
 
     def method_digest(self) -> str:
         """The hash of all that decides each round: the digest without how many rounds there are."""
-        tree = {
-            key: value for key, value in self.tree().items() if key not in ("execution", "checkpoint", "rounds")
-        }
+        tree = {key: value for key, value in identity(self.tree()).items() if key != "rounds"}
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
     def digest(self, rounding: str = "", weights: str | None = None) -> str:
         """The identity of the result: the hash of all that decides it. `rounding` names an engine whose bits are
         its own, `weights` is the digest of initial weights that were given."""
-        tree = {key: value for key, value in self.tree().items() if key not in ("execution", "checkpoint")}
+        tree = identity(self.tree())
         if rounding:
             tree["engine"] = rounding
         if weights:
             tree["weights"] = weights
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def identity(tree: Mapping[str, Any]) -> Tree:
+    """What of a recipe's tree decides the result. A run may be executed elsewhere, and saved more often."""
+    found = {key: value for key, value in tree.items() if key not in ("execution", "checkpoint")}
+    for later in LATER:
+        section = found.get(later.section)
+        if not isinstance(section, Mapping) or section.get("name") != later.name:
+            continue
+        if section.get(later.key) == later.value:
+            found[later.section] = {key: value for key, value in section.items() if key != later.key}
+    return found
 
 
 def option_names(section: str) -> set[str]:

@@ -10,15 +10,21 @@ from typing import Any
 import yaml
 
 from fedrecall import registry
+from fedrecall.recipe.presets import PRESETS
 from fedrecall.recipe.recipe import NAMED, Recipe
 from fedrecall.recipe.settings import Settings
 
 COLUMN = 36
+# They are gone once the layers are merged.
+OF_A_FILE = {
+    "base": "a recipe's name, or a file beside this one: what it says holds where this one says nothing",
+    "preset": f"{' | '.join(PRESETS)}: several switches as one key, over the base and under what is said beside it",
+}
 
 
 def reference() -> str:
     """All keys as commented YAML."""
-    return "\n".join(lines(Recipe()))
+    return "\n".join([*(comment(f"# {key}:", meaning) for key, meaning in OF_A_FILE.items()), *lines(Recipe())])
 
 
 def lines(group: Settings, indent: str = "") -> Iterator[str]:

@@ -141,6 +141,11 @@ class Local(Settings):
     partial_batch: Literal["drop", "keep"] = Field(
         default="drop", description="an epoch's last partial batch; if it is the only one, it is kept"
     )
+    beta_from: Literal["train", "train+validation"] = Field(
+        default="train",
+        description="the labels that a loss knows of a client: of its training samples | and of its validation "
+        "samples",
+    )
     step: Literal["exact", "fast"] = Field(
         default="exact",
         description="exact: the bits of a plain eager loop | fast: other roundings, by padded channels",

@@ -9,7 +9,7 @@ from typing import Any
 from fedrecall.engines import ENGINES
 from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.watcher import Watcher
-from fedrecall.recipe.recipe import Recipe
+from fedrecall.recipe.recipe import Recipe, identity
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles
@@ -125,15 +125,15 @@ def refuse_other(point: Checkpoint, recipe: Recipe, advice: str = "--force goes 
             f"the run was made by fedrecall {point.fedrecall} and this is {__version__}: its rounds may differ; "
             f"{advice}"
         )
-    changed = list(differences(point.recipe, recipe.tree()))
+    changed = list(differences(identity(point.recipe), identity(recipe.tree())))
     if changed:
         raise InputError(f"the recipe is not the run's: {'; '.join(changed)}; {advice}")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Keys that decide the result and have another value now. A run may become longer, and run elsewhere."""
+    """Keys that have another value now. A run may become longer."""
     for key in dict.fromkeys([*before, *now]):
-        if not prefix and key in ("execution", "checkpoint", "rounds"):
+        if not prefix and key == "rounds":
             continue
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):

@@ -214,6 +214,9 @@ class Experiment:
 
     def warnings(self, one_class_clients: int) -> Iterator[str]:
         """Sentences that the user should know before trusting the result."""
+        if self.job.knows_validation:  # the card counts training labels alone
+            known = (self.federation.labels(k, with_validation=True) for k in range(self.federation.population))
+            one_class_clients = sum(int((labels.counts > 0).sum()) == 1 for labels in known)
         note = self.job.objective.note(one_class_clients, self.federation.population)
         # A model in training that differs from its teacher in eval mode is pulled towards it from the first step.
         taught = "teacher" in self.job.objective.needs and trains_otherwise(self.flat.module)

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from fedrecall.data.cache import cached_arrays
 from fedrecall.data.places import data_folder, npy_file
 from fedrecall.data.sources.base import DataSet
-from fedrecall.data.transform import Images
+from fedrecall.data.transform import Images, SmallerCrops
 from fedrecall.errors import InputError
 from fedrecall.titles import titled
 
@@ -36,8 +36,14 @@ NEXT = re.compile(rb"\s*([,}])")
 parse_float = lru_cache(maxsize=1024)(float)
 
 
+# Of 41,130 training images of 289 writers; constants, so that any choice of writers is scaled alike.
+MEAN, STD = (0.9615,), (0.1642,)
+
+Augment = Annotated[bool, "random crops of 24x24 after padding by 4, and horizontal flips: as the paper's authors"]
+
+
 @titled("FEMNIST")
-def femnist(folder: str | Path | None = None) -> DataSet:
+def femnist(folder: str | Path | None = None, augment: Augment = False) -> DataSet:
     """FEMNIST as LEAF writes it: `femnist/data/train` and `femnist/data/test` below `folder`.
 
     Grey as LEAF has it: the paper is white (255), the ink dark. The ids are the writers of the training images,
@@ -58,8 +64,7 @@ def femnist(folder: str | Path | None = None) -> DataSet:
         **cached_arrays("femnist", files["train"] + files["test"], decode),
         num_classes=len(CLASS_NAMES),
         class_names=CLASS_NAMES,
-        # Of 41,130 training images of 289 writers; constants, so that any choice of writers is scaled alike.
-        transform=Images(mean=(0.9615,), std=(0.1642,)),
+        transform=SmallerCrops(MEAN, STD, crop_padding=4, flip=True) if augment else Images(MEAN, STD),
     )
 
 
