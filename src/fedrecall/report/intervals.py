@@ -65,3 +65,17 @@ def clear_winner(block: list[Method], key: str = "final_accuracy") -> Method | N
     first, *others = found
     intervals = [paired_interval(first, other, key) for other in others]
     return first if all(each is not None and each[0] > 0 for each in intervals) else None
+
+
+def welch_interval(values: Sequence[float], mean: float, sd: float, count: int) -> tuple[float, float] | None:
+    """The 95 % interval of the mean of `values` less one of which only mean, standard deviation and the number of
+    seeds are known; None where either has one seed. With Welch's degrees of freedom, rounded down."""
+    if len(values) < 2 or count < 2:
+        return None
+    mine, theirs = float(np.var(values, ddof=1)) / len(values), sd**2 / count
+    if not mine + theirs:
+        return None
+    freedom = (mine + theirs) ** 2 / (mine**2 / (len(values) - 1) + theirs**2 / (count - 1))
+    half = student(max(1, int(freedom))) * math.sqrt(mine + theirs)
+    difference = float(np.mean(values)) - mean
+    return difference - half, difference + half

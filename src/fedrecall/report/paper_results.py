@@ -12,6 +12,7 @@ from fedrecall.report.wording import number
 
 PLAIN_WSM = {"tau": 1.0, "smoothing": 0.0}
 OBJECTIVES = {"cross_entropy": "ce", "wsm": "wsm"}
+SEEDS = 3  # "the average ± the standard deviation of three runs for each setting"
 
 
 @dataclass(frozen=True)

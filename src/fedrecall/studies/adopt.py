@@ -1,0 +1,49 @@
+"""Runs that another study beside has finished already: what they recorded is taken over, and not run again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from fedrecall.errors import InputError
+from fedrecall.recipe.recipe import identity
+from fedrecall.runs import files
+from fedrecall.runs.reader import RunRecord
+from fedrecall.studies.cells import PlannedRun
+from fedrecall.studies.folder import StudyFolder
+
+HEAVY = shutil.ignore_patterns(files.CHECKPOINTS, files.STATES, files.MODEL, files.LOCK, files.REPORT)
+
+
+def adopt(folder: StudyFolder, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Copy the records of each run that is not begun here and finished in a study beside; those that were."""
+    waiting = {run: identity(run.recipe.tree()) for run in runs if folder.state(run).kind == "waiting"}
+    if not waiting:
+        return []
+    adopted = []
+    for path, found in finished_beside(folder.path):
+        for run in [run for run, wanted in waiting.items() if wanted == found]:
+            copy_records(path, folder.run(run))
+            adopted.append(run)
+            del waiting[run]
+    return adopted
+
+
+def finished_beside(study: Path) -> Iterable[tuple[Path, dict[str, object]]]:
+    """The finished runs of the other studies in the same folder, and what identifies each."""
+    for summary in sorted(study.parent.glob(f"*/{files.RUNS}/*/*/{files.SUMMARY}")):
+        run = RunRecord(summary.parent)
+        try:
+            if run.finished and not summary.is_relative_to(study):
+                yield run.path, identity(run.recipe)
+        except InputError:  # it is damaged, and nobody's loss here
+            continue
+
+
+def copy_records(run: Path, place: Path) -> None:
+    """What tables and figures are made of. A copy that is not whole is none: its name comes last."""
+    beside = place.with_name(f"{place.name}.part")
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.copytree(run, beside, ignore=HEAVY)
+    beside.rename(place)

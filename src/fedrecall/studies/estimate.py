@@ -1,0 +1,120 @@
+"""How long the runs of a study will take on this machine, and how much room: by timing a few short rounds."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedrecall.client.batches import steps_per_epoch
+from fedrecall.data.federation import Federation
+from fedrecall.front.execute import load_federation, recipe_experiment
+from fedrecall.models.build import least_samples
+from fedrecall.recipe.recipe import Recipe
+from fedrecall.runs import checkpoint, files
+from fedrecall.runs.client_states import StateFiles, StateTable
+from fedrecall.runs.folder import RunFolder
+from fedrecall.scratch import ScratchFolder
+from fedrecall.simulation.journal import Journal
+from fedrecall.simulation.round import Experiment, clients_per_round
+from fedrecall.studies.cells import PlannedRun
+from fedrecall.torch_state import fixed_torch_state
+
+TIMED_ROUNDS = 3  # of one client each; the first is not counted, as it sets things up
+TIMED_STEPS = 2
+FORWARD = 1 / 3  # of a training step: a forward pass without its backward pass
+LINE = 1500  # bytes of a round's lines, about
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run."""
+
+    seconds: float
+    bytes: float
+
+
+def costs(runs: Sequence[PlannedRun]) -> Mapping[PlannedRun, Cost]:
+    """Of each run. Runs that differ in nothing that takes time are timed once."""
+    kinds = {run: kind_of(run.recipe) for run in runs}
+    examples = {kind: run.recipe for run, kind in kinds.items()}
+    measured = {kind: cost_of(recipe) for kind, recipe in examples.items()}
+    return {run: measured[kind] for run, kind in kinds.items()}
+
+
+def kind_of(recipe: Recipe) -> str:
+    """Equal for recipes whose rounds take the same time."""
+    tree = {
+        key: value
+        for key, value in recipe.tree().items()
+        if key not in ("seed", "objective", "execution", "checkpoint")
+    }
+    tree["local"] = {
+        key: value for key, value in tree["local"].items() if key not in ("lr", "weight_decay", "beta_from")
+    }
+    tree["partition"] = {key: value for key, value in tree["partition"].items() if key not in ("seed", "alpha")}
+    tree["passes"] = sorted(recipe.create("objective").needs)  # a teacher costs a forward pass
+    return json.dumps(tree, sort_keys=True)
+
+
+def cost_of(recipe: Recipe) -> Cost:
+    federation = load_federation(recipe)
+    experiment, each = timed(recipe, federation)
+    local, least = recipe.local, least_samples(experiment.flat.module)
+    sizes = [federation.train_size(client) for client in range(federation.population)]
+    steps = float(np.mean([local.steps or (local.epochs or 0) * steps_per_epoch(n, local, least) for n in sizes]))
+    count = clients_per_round(recipe, federation.population)
+    trained = recipe.rounds * count * steps * each
+    judged = samples_judged(recipe, federation, count) / local.batch_size * each * FORWARD
+    return Cost(trained + judged, room(recipe, experiment, federation))
+
+
+@fixed_torch_state()
+def timed(recipe: Recipe, federation: Federation) -> tuple[Experiment, float]:
+    """Seconds of one local step, in rounds with one client and few steps that are not evaluated."""
+    tree = {key: value for key, value in recipe.tree().items() if key != "participation"}
+    local = {key: value for key, value in tree["local"].items() if key not in ("epochs", "schedule")}
+    tree |= {
+        "rounds": 10**6,
+        "clients_per_round": 1,
+        "local": {**local, "steps": TIMED_STEPS},
+        "evaluation": {"every": 10**6, "test_last": 1},
+        "forgetting": {"every": 0},
+        "execution": {**tree["execution"], "engine": "serial"},
+    }
+    experiment, seconds = recipe_experiment(Recipe(**tree), federation), []
+    with ScratchFolder("timing") as place:
+        kept, folder = StateFiles(place.path / files.STATES), RunFolder(place.path)
+        experiment.engine.open(experiment.job, federation, kept)
+        try:
+            state, states, journal = experiment.first_state(None), StateTable(kept), Journal(folder)
+            for _ in range(TIMED_ROUNDS):
+                start = time.perf_counter()
+                state, _ = experiment.round(state, states, journal)
+                seconds.append(time.perf_counter() - start)
+        finally:
+            experiment.engine.close()
+            folder.close()
+    return experiment, min(seconds[1:]) / TIMED_STEPS
+
+
+def samples_judged(recipe: Recipe, federation: Federation, count: int) -> float:
+    """In all rounds: validation, test and probes, of which each judges the round's models and two more."""
+    validation, rounds = len(federation.pool("validation")[1]), range(1, recipe.rounds + 1)
+    tested = recipe.tested_rounds * (0 if federation.test is None else len(federation.test))
+    probed = sum(map(recipe.forgetting.due, rounds))
+    return validation * (math.ceil(recipe.rounds / recipe.evaluation.every) + probed * (count + 2)) + tested
+
+
+def room(recipe: Recipe, experiment: Experiment, federation: Federation) -> float:
+    """Bytes of the model, the kept checkpoints, the clients' states and the lines of all rounds."""
+    algorithm, w = experiment.algorithm, experiment.flat.w
+    server = sum(tensor.nbytes for tensor in algorithm.init(w.clone()).values())
+    client = (
+        sum(tensor.nbytes for tensor in algorithm.init_client(w.clone()).values()) if algorithm.keeps_state else 0
+    )
+    return w.nbytes + checkpoint.KEPT * server + federation.population * client + LINE * recipe.rounds

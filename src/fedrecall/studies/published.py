@@ -1,0 +1,113 @@
+"""A study's results beside published ones: ours, theirs, and the difference with its interval."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedrecall.errors import InputError
+from fedrecall.report import paper_results
+from fedrecall.report.intervals import welch_interval
+from fedrecall.report.tables import mean_and_deviation
+from fedrecall.report.wording import points
+from fedrecall.safe_parsing import regular_file, yaml_value
+from fedrecall.studies.cells import Cell
+from fedrecall.studies.narrow import value_of
+
+PAPER = "paper"  # the one that this package implements
+NUMBERS = ("accuracy", "sd", "seeds")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A number that somebody else reports, over so many seeds."""
+
+    accuracy: float
+    sd: float
+    seeds: int
+    remark: str = ""  # in what the settings differ, or may differ, from ours
+
+
+Source = Callable[[Cell], Published | None]
+
+
+def source_of(name: str) -> Source:
+    """What a study says is published: that of the paper, or a file of somebody's."""
+    if name == PAPER:
+        return of_the_paper
+    rows = read_rows(Path(name))
+    return lambda cell: next((number for settings, number in rows if fits(cell, settings)), None)
+
+
+def of_the_paper(cell: Cell) -> Published | None:
+    found = paper_results.published(cell.recipe.tree())
+    return found and Published(found.accuracy, found.sd, paper_results.SEEDS, found.differs)
+
+
+def read_rows(path: Path) -> list[tuple[dict[str, object], Published]]:
+    """The rows of a CSV file: columns accuracy, sd and seeds, and keys of the recipe; an empty key is any value."""
+    try:
+        with regular_file(path).open(newline="", encoding="utf-8") as file:
+            lines = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise InputError(f"published is {str(path)!r}, which cannot be read: {reason}") from None
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            accuracy, sd, seeds = (float(line[key]) for key in NUMBERS)
+        except (KeyError, TypeError, ValueError):
+            raise InputError(
+                f"row {number} of {str(path)!r} has no numbers accuracy, sd and seeds; a row for each published "
+                "result was expected"
+            ) from None
+        settings = {key: yaml_value(text) for key, text in line.items() if key and key not in NUMBERS and text}
+        found.append((settings, Published(accuracy, sd, int(seeds))))
+    return found
+
+
+def fits(cell: Cell, settings: dict[str, object]) -> bool:
+    return all(value_of(cell, key) == value for key, value in settings.items())
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A cell's final accuracies, one for each seed, and what is published for it."""
+
+    values: list[float]
+    published: Published | None
+
+    @property
+    def difference(self) -> float | None:
+        return float(np.mean(self.values)) - self.published.accuracy if self.values and self.published else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        if self.published is None:
+            return None
+        return welch_interval(self.values, self.published.accuracy, self.published.sd, self.published.seeds)
+
+    def texts(self) -> list[str]:
+        """Ours, published, difference, interval."""
+        theirs = self.published
+        shown = f"{100 * theirs.accuracy:.1f} ± {100 * theirs.sd:.1f}{'†' if theirs.remark else ''}" if theirs else "-"
+        low_high, difference = self.interval, self.difference
+        return [
+            mean_and_deviation(self.values) or "-",
+            shown,
+            points(difference) if difference is not None else "-",
+            f"{points(low_high[0])} to {points(low_high[1])}" if low_high else "-",
+        ]
+
+
+HEADING = ("ours, %", "published, %", "difference, points", "95 % interval (Welch)")
+
+
+def remarks(rows: Sequence[Beside]) -> list[str]:
+    """In what settings differ from the published ones, each once."""
+    found = dict.fromkeys(row.published.remark for row in rows if row.published and row.published.remark)
+    return [f"† {remark}." for remark in found]
