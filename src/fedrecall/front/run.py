@@ -43,6 +43,14 @@ class Run:
         """For each probed round: `before` [k], `after` [i, k], `models` [i], and more (docs/metrics.md)."""
         return RunRecord(self.path).probes
 
+    def to_pandas(self) -> Any:
+        """The lines of `metrics.jsonl` as a pandas DataFrame, by round; pandas has to be installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("pandas is not installed; pip install pandas, or use run.metrics") from None
+        return pandas.DataFrame(self.metrics).set_index("round") if self.metrics else pandas.DataFrame()
+
     def model(self) -> nn.Module:
         """The trained global model."""
         with fixed_torch_state():  # as the run made it
