@@ -33,6 +33,7 @@ from .losses import WSMLoss, reweighted_cross_entropy
 from .measure.watcher import Round, Watcher
 from .objectives import WSM, CrossEntropy, FedLC, FedNTD, FedRS, FedVLS, Mask, Objective
 from .recipe.settings import Local
+from .studies.sweep import Study, sweep
 from .version import __version__
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "Run",
     "Scaffold",
     "Shards",
+    "Study",
     "WSMLoss",
     "Watcher",
     "__version__",
@@ -84,5 +86,6 @@ __all__ = [
     "diagnose",
     "federate",
     "reweighted_cross_entropy",
+    "sweep",
     "write_report",
 ]

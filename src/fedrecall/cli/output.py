@@ -80,13 +80,26 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def text_table(heading: Sequence[str], rows: Sequence[Sequence[str]], *, words: int) -> None:
-    """Print a table; its first columns are words, the others numbers. What does not fit is wrapped, never cut."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for place, title in enumerate(heading):
-        table.add_column(Text(printable(title)), justify="left" if place < words else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(text)) for text in row))
-    Console().print(table)
+    """Print a table; its first columns are words, the others numbers. On a terminal that is too narrow for it, a
+    row is some lines below each other."""
+    lines = [[printable(text) for text in texts] for texts in (heading, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    console, gap = Console(), "   "
+    if console.is_terminal and sum(widths) + len(gap) * (len(widths) - 1) > console.width:
+        for row in lines[1:]:
+            say(
+                "\n".join(
+                    f"{'' if place == 0 else '  '}{title}: {text}"
+                    for place, (title, text) in enumerate(zip(lines[0], row))
+                )
+            )
+        return
+    for line in lines:
+        cells = [
+            text.ljust(width) if place < words else text.rjust(width)
+            for place, (text, width) in enumerate(zip(line, widths))
+        ]
+        say(gap.join(cells).rstrip())
 
 
 def final_accuracy(summary: Mapping[str, Any]) -> str:

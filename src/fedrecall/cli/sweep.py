@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @click.command(
     context_settings=OPEN,
-    epilog="Example: fedrecall sweep demo objective=cross_entropy,wsm --seeds 5 --baseline objective=cross_entropy",
+    epilog="Example: fedrecall sweep demo objective=cross_entropy,wsm partition.alpha=0.1,0.5 --seeds 5",
 )
 @recipe_argument
 @click.argument("settings", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=V1,V2..]...")

@@ -48,6 +48,14 @@ class Run:
         """For each probed round: `before` [k], `after` [i, k], `models` [i], and more (docs/metrics.md)."""
         return RunRecord(self.path).probes
 
+    def to_pandas(self) -> Any:
+        """The lines of `metrics.jsonl` as a pandas DataFrame, by round; pandas has to be installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("pandas is not installed; pip install pandas, or use run.metrics") from None
+        return pandas.DataFrame(self.metrics).set_index("round") if self.metrics else pandas.DataFrame()
+
     def model(self, prior: str | Sequence[float] = "as_trained") -> nn.Module:
         """The trained global model. For another prior (uniform, pooled, or the class shares where it will be used)
         it has log(prior / that of training) in the bias of its last layer or, if that has none, around it."""

@@ -12,7 +12,7 @@ from fedrecall.report.wording import number
 
 PLAIN_WSM = {"tau": 1.0, "smoothing": 0.0}
 OBJECTIVES = {"cross_entropy": "ce", "wsm": "wsm"}
-SEEDS = 3  # "the average ± the standard deviation of three runs for each setting"
+SEEDS = 3  # runs of each setting, as its text says
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,10 @@ def choose(cells: Sequence[Cell], keys: Sequence[str], scores: Mapping[str, Sequ
 
 
 def standing(scores: Sequence[float | None]) -> tuple[int, float]:
-    """What cells are ordered by."""
+    """What cells are ordered by; equal means are equal, whatever the rounding of their sums."""
     known = [score for score in scores if score is not None]
     whole = len(known) == len(scores)
-    return (2 if whole else 1 if known else 0), float(np.mean(known)) if known else 0.0
+    return (2 if whole else 1 if known else 0), round(float(np.mean(known)), 12) if known else 0.0
 
 
 def others(settings: Tree, keys: Sequence[str]) -> str:

@@ -13,7 +13,6 @@ from fedrecall.errors import InputError
 from fedrecall.recipe.names import titles
 from fedrecall.report.comparison import Method, blocks, group
 from fedrecall.report.tables import duration, mean_and_deviation
-from fedrecall.report.wording import number
 from fedrecall.runs import files
 from fedrecall.runs.lines import read_lines
 from fedrecall.runs.reader import RunRecord, find_runs, load
@@ -130,7 +129,8 @@ def way_texts(way: Way) -> list[str]:
         return ["never", "-", "-"]
     some = f" ({way.reached} of {way.runs})" if way.reached < way.runs else ""
     megabytes = "-" if way.bytes is None else f"{way.bytes / 1e6:,.1f}"
-    return [f"{number(way.rounds)}{some}", megabytes, "-" if way.seconds is None else duration(way.seconds)]
+    rounds = f"{way.rounds:,.1f}".removesuffix(".0")
+    return [f"{rounds}{some}", megabytes, "-" if way.seconds is None else duration(way.seconds)]
 
 
 def compare(paths: Sequence[str | Path], accuracies: Sequence[float] = ()) -> Comparison:

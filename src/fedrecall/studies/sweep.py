@@ -129,9 +129,9 @@ def sweep(
 ) -> Study:
     """Carry out a recipe with every combination of the grid's values and every seed, or go on with that.
 
-    `recipe` is a shipped recipe's name or a file, or those of a study, over which the rest goes. The same call goes
-    on where it was: runs that are done are kept. `jobs` runs go at once, by default as many as there are CPUs.
-    Runs are made by recipes alone; for a model or data given as Python objects, call `federate` in a loop.
+    `recipe` is a shipped recipe's name or a file, or those of a study, over which the rest goes. The same call
+    goes on where it was: runs that are done are kept. `jobs` runs go at once, by default as many as there are
+    CPUs. Runs are made by recipes alone; for a model or data given as Python objects, call `federate` in a loop.
 
     >>> from fedrecall import sweep
     >>> study = sweep("demo", {"objective": ["cross_entropy", "wsm"]}, seeds=2)  # doctest: +SKIP

@@ -21,7 +21,7 @@ from fedrecall.studies.design import Design
 from fedrecall.studies.folder import State, StudyFolder
 
 VISIBLE = 0.0005  # a difference that a table of percent with one decimal shows
-METRICS = ("final_accuracy", "final_accuracy_macro", "val_accuracy", "forgetting", "learned")
+METRICS = ("final_accuracy", "final_accuracy_macro", "val_accuracy", "forgetting")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ TITLES = {
     "final_accuracy_macro": "by class",
     "val_accuracy": "validation",
     "forgetting": "forgetting",
-    "learned": "learned",
 }
 UNITS = {"final_accuracy_macro": "final_accuracy"}  # shown as the other is
 FORMULAS = tuple("=+-@\t\r")  # what a spreadsheet computes

@@ -1,0 +1,174 @@
+"""A study's numbers, worked out by hand from folders with chosen numbers: means, pairs, and what is chosen."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedrecall.errors import InputError
+from fedrecall.studies.cells import plan
+from fedrecall.studies.choice import choose
+from fedrecall.studies.compare import compare
+from fedrecall.studies.design import Design, load_design
+from fedrecall.studies.folder import StudyFolder
+from fedrecall.studies.progress import Course, seconds_left
+from fedrecall.studies.sweep import Study
+from fedrecall.studies.table import StudyTable, study_table
+from fedrecall.studies.table_texts import as_csv, as_latex, as_markdown
+
+T_2 = 4.303  # the 97.5 % point of Student's t with 2 degrees of freedom, from a table
+
+
+def write_run(path: Path, recipe: dict, val: list[float], test: float, status: str = "finished") -> None:
+    """A run of 4 rounds, evaluated in rounds 2 and 4, tested in the last two."""
+    path.mkdir(parents=True)
+    (path / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    lines = [{"round": t, "train_loss": 1.0, "bytes_up": 10, "bytes_down": 5} for t in range(1, 5)]
+    lines[1]["val_accuracy"], lines[3]["val_accuracy"] = val
+    lines[2]["test_accuracy"] = lines[3]["test_accuracy"] = test
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    times = "".join(json.dumps({"round": t, "seconds": 2.0}) + "\n" for t in range(1, 5))
+    (path / "timings.jsonl").write_text(times)
+    summary = {"status": status, "rounds": 4, "rounds_done": 4, "final_accuracy": test, "final_accuracy_rounds": 2}
+    (path / "summary.json").write_text(json.dumps({**summary, "forgetting": 0.1, "learned": 0.2, "warnings": []}))
+
+
+def study(folder: Path, numbers: dict[tuple[str, float], list[tuple[list[float], float]]], **asked) -> Design:
+    """A study over objective and rate, with these validation and test accuracies by seed."""
+    objectives = list(dict.fromkeys(objective for objective, _ in numbers))
+    rates = list(dict.fromkeys(rate for _, rate in numbers))
+    seeds = len(next(iter(numbers.values())))
+    settings = {"rounds": 4, "evaluation.every": 2, "evaluation.test_last": 2}
+    grid = {"objective": objectives, "local.lr": rates}
+    design = load_design("demo", grid, seeds=seeds, settings=settings, **asked)
+    place = StudyFolder.of(folder, design)
+    for cell in plan(design):
+        found = numbers[cell.settings["objective"], cell.settings["local.lr"]]
+        for run, (val, test) in zip(cell.runs, found):
+            write_run(place.run(run), run.recipe.tree(), val, test)
+    return design
+
+
+def table_of(folder: Path, design: Design) -> StudyTable:
+    return study_table(design, plan(design), StudyFolder(folder))
+
+
+PLAIN = [([0.1, 0.50], 0.52), ([0.1, 0.60], 0.58), ([0.1, 0.40], 0.40)]
+WSM = [([0.1, 0.70], 0.62), ([0.1, 0.70], 0.66), ([0.1, 0.70], 0.46)]
+
+
+def test_means_deviations_and_paired_differences_are_those_of_paper_and_pencil(tmp_path: Path) -> None:
+    numbers = {("cross_entropy", 0.1): PLAIN, ("wsm", 0.1): WSM}
+    design = study(tmp_path / "s", numbers, baseline={"objective": "cross_entropy"})
+    plain, wsm = table_of(tmp_path / "s", design).records()
+    # .52 .58 .40: mean .5, deviations .02 .08 -.1, their squares .0004 + .0064 + .01 = .0168, halved .0084.
+    assert plain["final_accuracy"] == pytest.approx(0.5)
+    assert plain["final_accuracy_sd"] == pytest.approx(math.sqrt(0.0084))
+    assert plain["val_accuracy"] == pytest.approx(0.5)  # of round 4 alone: round 2 is not among the last two
+    assert (plain["difference"], plain["agree"]) == (None, None)
+    # .10 .08 .06: mean .08, deviation .02, half of the interval 4.303 * .02 / sqrt(3).
+    half = T_2 * 0.02 / math.sqrt(3)
+    assert wsm["difference"] == pytest.approx(0.08)
+    assert wsm["difference_low"] == pytest.approx(0.08 - half, abs=1e-5)
+    assert wsm["difference_high"] == pytest.approx(0.08 + half, abs=1e-5)
+    assert (wsm["agree"], wsm["seeds"], wsm["state"]) == (3, 3, "finished")
+    assert next(iter(wsm)) == "objective"
+    assert "local.lr" not in wsm  # which does not vary
+
+
+def test_an_option_is_chosen_on_validation_data_where_test_data_would_choose_otherwise(tmp_path: Path) -> None:
+    numbers = {
+        ("cross_entropy", 0.1): [([0.9, 0.50], 0.9), ([0.9, 0.50], 0.9)],  # the best by test, and by early rounds
+        ("cross_entropy", 0.2): [([0.1, 0.70], 0.3), ([0.1, 0.40], 0.4)],  # the best by validation: mean .55
+        ("wsm", 0.1): [([0.1, 0.60], 0.5), ([0.1, 0.60], 0.5)],
+        ("wsm", 0.2): [([0.1, 0.60], 0.8), ([0.1, 0.60], 0.8)],  # as good: the first stays
+    }
+    design = study(tmp_path / "s", numbers, choose=["local.lr"], baseline={"objective": "cross_entropy"})
+    table = table_of(tmp_path / "s", design)
+    found = [(line["objective"], line["local.lr"], line["final_accuracy"]) for line in table.records()]
+    assert found == [("cross_entropy", 0.2, pytest.approx(0.35)), ("wsm", 0.1, pytest.approx(0.5))]
+    assert table.records()[1]["difference"] == pytest.approx(0.15)  # to the chosen baseline
+    assert "rate (chosen)" in as_markdown(table)
+    assert any("0.1, 0.2" in note and "test data had no say" in note for note in table.notes)
+
+
+def test_a_value_with_a_run_that_diverged_is_not_chosen(tmp_path: Path) -> None:
+    cells = plan(load_design("demo", {"local.lr": [0.1, 0.2, 0.3]}, seeds=2))
+    scores = dict(zip((cell.name for cell in cells), ([0.3, 0.3], [0.9, None], [0.4, 0.2])))
+    assert [cell.settings["local.lr"] for cell in choose(cells, ["local.lr"], scores)] == [0.1]
+
+
+def test_cells_that_did_not_end_say_so_and_the_others_stand(tmp_path: Path) -> None:
+    design = study(tmp_path / "s", {("cross_entropy", 0.1): PLAIN, ("wsm", 0.1): WSM})
+    folder, (plain, wsm) = StudyFolder(tmp_path / "s"), plan(design)
+    summary = folder.run(plain.runs[1]) / "summary.json"
+    summary.write_text(json.dumps({"status": "diverged", "rounds_done": 6, "warnings": []}))
+    folder.note_failure(wsm.runs[0], "ValueError; see seed-0.log")
+    first, second = table_of(tmp_path / "s", design).records()
+    assert (first["seeds"], first["state"]) == (2, "diverged in round 7 (seed 1)")
+    assert first["final_accuracy"] == pytest.approx(0.46)
+    assert (second["seeds"], second["state"]) == (2, "failed: ValueError; see seed-0.log (seed 0)")
+
+
+def test_the_texts_have_the_same_numbers(tmp_path: Path) -> None:
+    numbers = {("cross_entropy", 0.1): PLAIN, ("wsm", 0.1): WSM}
+    design = study(tmp_path / "s", numbers, baseline={"objective": "cross_entropy"})
+    table = table_of(tmp_path / "s", design)
+    lines = list(csv.DictReader(io.StringIO(as_csv(table))))
+    assert [float(line["final_accuracy"]) for line in lines] == [0.5, 0.58]
+    assert "| wsm | 3 | 58.0 ± 10.6 | 70.0 ± 0.0 | +10.0 ± 0.0 | +8.0 | +3.0 to +13.0 | 3/3 |" in as_markdown(
+        table
+    )
+    assert r"cross\_entropy & 3 & 50.0 $\pm$ 9.2 & 50.0 $\pm$ 10.0" in as_latex(table)
+    assert as_latex(table).count(r"\\") == 3
+
+
+def test_another_study_in_the_folder_is_refused_with_the_difference(tmp_path: Path) -> None:
+    StudyFolder.of(tmp_path / "s", load_design("demo", {"rounds": [4, 8]}))
+    with pytest.raises(InputError, match=r"grid.rounds was \[4, 8\] and is \[4, 9\]"):
+        StudyFolder.of(tmp_path / "s", load_design("demo", {"rounds": [4, 9]}))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty"):
+        StudyFolder.of(tmp_path / "mine", load_design("demo"))
+
+
+def test_comparing_pairs_by_seeds_and_says_when_an_accuracy_is_reached(tmp_path: Path) -> None:
+    study(tmp_path / "s", {("cross_entropy", 0.1): PLAIN, ("wsm", 0.1): WSM})
+    plain, wsm = compare([tmp_path / "s"], [0.5]).records()
+    assert (wsm["difference"], wsm["agree"], wsm["pairs"]) == (pytest.approx(0.08), 3, 3)
+    # .50, .60 and .40 after round 4 on validation data: two of three get there, with 4 * 15 bytes and 4 * 2 s.
+    assert plain["to_accuracy"] == [
+        {"accuracy": 0.5, "runs": 3, "reached": 2, "rounds": 4, "bytes": 60, "seconds": 8.0}
+    ]
+    runs = sorted((tmp_path / "s" / "runs").glob("objective=wsm*/*"))
+    with pytest.raises(InputError, match="one method"):
+        compare(runs)
+
+
+def test_a_study_of_another_day_is_opened_by_its_folder(tmp_path: Path) -> None:
+    study(tmp_path / "s", {("cross_entropy", 0.1): PLAIN, ("wsm", 0.1): WSM})
+    opened = Study(tmp_path / "s")
+    table = opened.table()
+    lines = table if isinstance(table, list) else table.to_dict("records")
+    assert [line["final_accuracy"] for line in lines] == [pytest.approx(0.5), pytest.approx(0.58)]
+    assert [len(runs) for runs in opened.runs.values()] == [3, 3]
+    assert "6 of 6" in repr(opened)
+
+
+def test_the_time_left_is_that_of_the_rounds_left(tmp_path: Path) -> None:
+    done = Course("a", 10, done=10, began=0.0, ended=20.0, kind="finished")  # 2 s a round
+    half = Course("a", 10, done=5, first=0, began=0.0, kind="running")  # in 10 s: 2 s a round
+    other = Course("b", 30, kind="waiting")  # of which nothing is known: 2 s a round too
+    kept = Course("a", 10, done=10, first=10, kind="finished")  # from before: says nothing
+    assert seconds_left([done, half, other, kept], 1, now=10.0) == pytest.approx(5 * 2 + 30 * 2)
+    assert seconds_left([done, half, other, kept], 2, now=10.0) == pytest.approx(
+        60
+    )  # the longest alone takes that
+    assert seconds_left([other], 1, now=10.0) is None
