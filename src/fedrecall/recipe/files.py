@@ -56,7 +56,7 @@ def place_of(source: str, folder: Path = Path()) -> Path:
 def read(source: str, folder: Path = Path()) -> Tree:
     """The tree of a shipped recipe or of a file, whose path may begin at `folder`."""
     path = place_of(source, folder)
-    if path.is_dir():
+    if os.path.isdir(path):  # which takes any name
         raise InputError(f"the recipe {source!r} is a folder; a file was expected, as {source}/recipe.yaml")
     try:
         tree = yaml_value(text_of(regular_file(path)))
