@@ -25,6 +25,7 @@ from fedrecall.cli.partition import partition
 from fedrecall.cli.recipes import recipes
 from fedrecall.cli.replay import replay
 from fedrecall.cli.report import report
+from fedrecall.cli.reproduce import reproduce
 from fedrecall.cli.resume import resume
 from fedrecall.cli.run import run
 from fedrecall.cli.sweep import sweep
@@ -54,7 +55,7 @@ def fedrecall() -> None:
     """Federated learning on clients whose labels differ, without the forgetting."""
 
 
-for command in (demo, run, resume, sweep, compare, report, diagnose, replay, partition, recipes, data):
+for command in (demo, run, resume, sweep, reproduce, compare, report, diagnose, replay, partition, recipes, data):
     fedrecall.add_command(command)
 
 

@@ -19,6 +19,7 @@ from fedrecall.recipe.settings import Settings
 from fedrecall.safe_parsing import yaml_value
 
 MOST_CELLS = 10_000
+SHOWN = ("about", "published", "figures")  # how a study is shown: no part of what is asked
 SIGNS = frozenset(("recipe", "grid", "cases", "seeds"))  # keys of a study's file that no recipe has
 OPENING, CLOSING, QUOTES, STARTS = "[{", "]}", "\"'", "[{,: "
 
@@ -57,6 +58,11 @@ class Design(Settings):
     baseline: Flat = Field(default={}, description="the settings of what paired differences are to")
     choose: list[str] = Field(default=[], description="keys of which the best value on validation data is taken")
     settings: Flat = Field(default={}, description="over the recipe in every run")
+    published: str = Field(
+        default="",
+        description="what results are set beside: paper, or a CSV file with accuracy, sd, seeds and keys",
+    )
+    figures: list[str] = Field(default=[], description="what `reproduce` draws of it")
     same_partition: bool = Field(default=False, description="seeds leave the partition as it is")
 
     @model_validator(mode="after")
@@ -102,7 +108,7 @@ class Design(Settings):
 
     def digest(self) -> str:
         """The identity of what is asked."""
-        asked = {key: value for key, value in self.tree().items() if key != "about"}
+        asked = {key: value for key, value in self.tree().items() if key not in SHOWN}
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
@@ -135,9 +141,10 @@ def study_tree(source: str) -> Tree:
     if not SIGNS & set(tree):
         return {"recipe": source}
     for group in (tree, *(case for case in tree.get("cases") or [] if isinstance(case, dict))):
-        beside = path.parent / str(group.get("recipe"))
-        if isinstance(group.get("recipe"), str) and beside.is_file():
-            group["recipe"] = str(beside)
+        for key in ("recipe", "published"):
+            beside = path.parent / str(group.get(key))
+            if isinstance(group.get(key), str) and beside.is_file():
+                group[key] = str(beside)
     return tree
 
 

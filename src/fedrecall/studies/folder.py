@@ -22,7 +22,7 @@ from fedrecall.runs.reader import RunRecord, is_run, read_tree
 from fedrecall.safe_parsing import yaml_value
 from fedrecall.simulation.resume import differences
 from fedrecall.studies.cells import PlannedRun
-from fedrecall.studies.design import Design
+from fedrecall.studies.design import SHOWN, Design
 
 Kind = Literal["waiting", "begun", "finished", "diverged", "failed"]
 OVER: tuple[Kind, ...] = ("finished", "diverged")  # not tried again: they would end the same way
@@ -51,7 +51,7 @@ class StudyFolder:
             inside = [each.name for each in path.iterdir() if each.name != files.LOCK and ".part" not in each.name]
         folder = cls(path)
         if (path / files.STUDY).is_file():
-            changed = list(differences(without_about(folder.saved()), without_about(design.tree())))
+            changed = list(differences(asked(folder.saved()), asked(design.tree())))
             if changed:
                 raise InputError(
                     f"the folder {str(path)!r} has another study: {'; '.join(changed)}; choose another with --out"
@@ -132,5 +132,6 @@ class StudyFolder:
             )
 
 
-def without_about(tree: Tree) -> Tree:
-    return {key: value for key, value in tree.items() if key != "about"}
+def asked(tree: Tree) -> Tree:
+    """What of a study's tree decides its runs."""
+    return {key: value for key, value in tree.items() if key not in SHOWN}

@@ -44,7 +44,7 @@ def value_of(cell: Cell, key: str) -> Any:
 
 
 def with_seeds(cell: Cell, seeds: Sequence[Any]) -> Cell:
-    """A single number stands for that many of the study's seeds, from its first; several are the seeds themselves."""
+    """A single number stands for that many of the study's seeds, from its first; several are the seeds."""
     known = [run.seed for run in cell.runs]
     if len(seeds) == 1 and isinstance(seeds[0], int) and 1 <= seeds[0] <= len(known):
         return replace(cell, runs=cell.runs[: seeds[0]])

@@ -13,7 +13,7 @@ from fedrecall.errors import InputError
 from fedrecall.report import paper_results
 from fedrecall.report.intervals import welch_interval
 from fedrecall.report.tables import mean_and_deviation
-from fedrecall.report.wording import points
+from fedrecall.report.wording import in_hundred, points
 from fedrecall.safe_parsing import regular_file, yaml_value
 from fedrecall.studies.cells import Cell
 from fedrecall.studies.narrow import value_of
@@ -45,11 +45,11 @@ def source_of(name: str) -> Source:
 
 def of_the_paper(cell: Cell) -> Published | None:
     found = paper_results.published(cell.recipe.tree())
-    return found and Published(found.accuracy, found.sd, paper_results.SEEDS, found.differs)
+    return None if found is None else Published(found.accuracy, found.sd, paper_results.SEEDS, found.differs)
 
 
 def read_rows(path: Path) -> list[tuple[dict[str, object], Published]]:
-    """The rows of a CSV file: columns accuracy, sd and seeds, and keys of the recipe; an empty key is any value."""
+    """Of a CSV file with columns accuracy, sd and seeds, and keys of the recipe; an empty key is any value."""
     try:
         with regular_file(path).open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(line for line in file if not line.startswith("#")))
@@ -93,8 +93,9 @@ class Beside:
 
     def texts(self) -> list[str]:
         """Ours, published, difference, interval."""
-        theirs = self.published
-        shown = f"{100 * theirs.accuracy:.1f} ± {100 * theirs.sd:.1f}{'†' if theirs.remark else ''}" if theirs else "-"
+        theirs, shown = self.published, "-"
+        if theirs is not None:
+            shown = f"{in_hundred(theirs.accuracy)} ± {in_hundred(theirs.sd)}{'†' if theirs.remark else ''}"
         low_high, difference = self.interval, self.difference
         return [
             mean_and_deviation(self.values) or "-",

@@ -106,6 +106,7 @@ WORDS = {"failed": "failed:", "waiting": "not run yet", "begun": "not finished y
 class Row:
     """A combination of settings over its seeds."""
 
+    cell: Cell
     settings: dict[str, Any]  # by key of the columns
     seeds: int
     numbers: dict[str, list[float]]  # by metric, of each seed
@@ -186,6 +187,7 @@ def row_of(
     if against is not None and against is not result and result.runs and against.runs:
         difference = paired(result.method, against.method)
     return Row(
+        cell=result.cell,
         settings={key: setting_of(result.cell, key) for key in keys},
         seeds=len(result.runs),
         numbers={key: result.numbers(key) for key in metrics},

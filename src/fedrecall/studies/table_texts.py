@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 
 from fedrecall.report.table_texts import escape
 from fedrecall.report.tables import mean_and_deviation
@@ -64,12 +65,13 @@ def exact(number: float | bool) -> str:
 
 def as_csv(table: StudyTable) -> str:
     """A row each, shares as fractions, unrounded but for the noise of the last digits."""
-    out = io.StringIO()
     records = table.records()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(records[0])
-    for record in records:
-        writer.writerow([csv_value(value) for value in record.values()])
+    return csv_text([list(records[0]), *(list(record.values()) for record in records)])
+
+
+def csv_text(rows: Sequence[Sequence[object]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([[csv_value(value) for value in row] for row in rows])
     return out.getvalue()
 
 
@@ -83,19 +85,26 @@ def csv_value(value: object) -> str:
 
 
 def as_markdown(table: StudyTable) -> str:
-    numbers = len(table.keys)
-    rule = ["---" if place < numbers else "---:" for place in range(len(heading(table)))]
-    lines = [heading(table), rule, *body(table)]
-    rows = ["| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |" for texts in lines]
-    return "\n".join([*rows, "", *table.notes, ""])
+    return markdown(heading(table), body(table), table.notes, words=len(table.keys))
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], *, words: int) -> str:
+    """A table whose first columns are words, and what is to be said about it below."""
+    rule = ["---" if place < words else "---:" for place in range(len(head))]
+    lines = ["| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |" for texts in (head, rule, *rows)]
+    return "\n".join([*lines, "", *notes, ""])
 
 
 def as_latex(table: StudyTable) -> str:
-    r"""A tabular for a paper, `\usepackage{booktabs}` expected; what is to be said about it as comments above."""
     columns = "l" * len(table.keys) + "r" * (len(heading(table)) - len(table.keys))
     if any(row.trouble for row in table.rows):
         columns = columns[:-1] + "l"
-    rows = [" & ".join(map(escape, texts)) + r" \\" for texts in [heading(table), *body(table)]]
-    notes = [f"% {note}" for note in table.notes]
+    return latex(heading(table), body(table), table.notes, columns)
+
+
+def latex(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], columns: str) -> str:
+    r"""A tabular for a paper, `\usepackage{booktabs}` expected; what is to be said about it as comments above."""
+    first, *others = [" & ".join(map(escape, texts)) + r" \\" for texts in (head, *rows)]
     begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
-    return "\n".join([*notes, begin, r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", end, ""])
+    said = [f"% {note}" for note in notes]
+    return "\n".join([*said, begin, r"\toprule", first, r"\midrule", *others, r"\bottomrule", end, ""])

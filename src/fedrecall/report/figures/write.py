@@ -6,6 +6,7 @@ rounds (4 and 5), class shares (2 and 8) and accuracy against a setting (6).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,15 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def write_figures(methods: list[Method], folder: Path, rounds: tuple[int, ...] = ()) -> list[Path]:
-    """Draw all that these runs have. `rounds`: of the matrices; default: the last that was probed."""
+def write_figures(
+    methods: list[Method], folder: Path, rounds: tuple[int, ...] = (), names: Sequence[str] | None = None
+) -> list[Path]:
+    """Draw all that these runs have or, of that, what has one of these names. `rounds`: of the matrices; default:
+    the last that was probed."""
     with rc_context(STYLE):
-        return [path for name, figure in figures(methods, rounds).items() for path in _saved(figure, folder, name)]
+        drawn = figures(methods, rounds)
+        wanted = drawn if names is None else {name: drawn[name] for name in names if name in drawn}
+        return [path for name, figure in wanted.items() for path in _saved(figure, folder, name)]
 
 
 def figures(methods: list[Method], rounds: tuple[int, ...] = ()) -> dict[str, Figure]:

@@ -1,0 +1,140 @@
+"""The command `fedrecall reproduce`: tables and figures of the paper, or of any study with published results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedrecall.cli.options import (
+    OPEN,
+    data_option,
+    engine_options,
+    execution,
+    json_option,
+    out_option,
+    quiet_option,
+    say,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    from fedrecall.studies.published_table import Texts
+    from fedrecall.studies.reproduce import Plan
+    from fedrecall.studies.sweep import Study
+
+
+@click.command(
+    context_settings=OPEN,
+    epilog="Example: fedrecall reproduce table3 dataset=cifar10 lr=0.01,0.03 seeds=1 --dry-run",
+)
+@click.argument("what")
+@click.argument("part", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=V1,V2..]...")
+@click.option("--rounds", type=int, metavar="N", help="A shorter version, never set against published numbers.")
+@click.option("--jobs", type=int, metavar="N", help="Runs at once (default: as many as there are CPUs).")
+@click.option("--dry-run", is_flag=True, help="Say what there is to do and how long it takes, and do nothing.")
+@out_option
+@engine_options
+@data_option
+@quiet_option
+@json_option
+def reproduce(
+    what: str,
+    part: tuple[str, ...],
+    rounds: int | None,
+    jobs: int | None,
+    dry_run: bool,
+    out: Path | None,
+    engine: str | None,
+    workers: str | None,
+    data: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Make WHAT again: table1 .. table5, fig-forgetting, fig-convergence, fig-ablation-alpha, -fraction, -steps,
+    fig-partitions, all of them, or a study's file that names published results.
+
+    First comes a plan: the runs, how far they are, and how long the rest takes on this machine. Then whatever is
+    not done is run, and the table or figure shown beside the published numbers. A part is chosen by KEY=V1,V2:
+    dataset, lr, norm, alpha, seeds, or any key of the recipe. The same command goes on where it was.
+    """
+    from fedrecall.studies.design import shipped
+    from fedrecall.studies.reproduce import Reproduction
+
+    where = execution(engine=engine, workers=workers, data=data)["execution"]
+    results = []
+    for name in shipped() if what == "all" else [what]:
+        inside = out / name if out is not None and what == "all" else out
+        made = Reproduction.of(name, words_of(part), rounds=rounds, out=inside, jobs=jobs, execution=where)
+        plan = made.plan()
+        if not as_json:
+            show_plan(plan)
+        result = {"what": name, **plan_values(plan)}
+        if not dry_run:
+            study = made.carry_out(quiet=quiet or as_json)
+            result |= show_result(study, made.draw(study), rounds, as_json=as_json, trains=made.trains)
+        results.append(result)
+    if as_json:
+        click.echo(json.dumps(results if what == "all" else results[0]))
+
+
+def plan_values(plan: Plan) -> dict[str, Any]:
+    return {
+        "path": str(plan.folder.path),
+        "runs": len(plan.states),
+        "done": plan.done,
+        "seconds": round(plan.seconds, 1),
+        "bytes": round(plan.bytes),
+    }
+
+
+def show_plan(plan: Plan) -> None:
+    """How far it is, and what the rest takes: a line for each kind of run."""
+    from fedrecall.report.tables import duration
+
+    design, asked = plan.reproduction.asked.design, plan.reproduction.asked
+    say(f"{plan.reproduction.name}: {design.about}" if design.about else plan.reproduction.name)
+    if not plan.reproduction.trains:
+        say(f"{len(plan.states)} partitions, nothing is trained; {plan.folder.path}")
+        return
+    kinds: dict[tuple[str, float], int] = {}
+    for run, cost in plan.costs.items():
+        recipe = run.recipe
+        words = f"{recipe.model['name']} on {recipe.data['name']}, {recipe.rounds} rounds"
+        kinds[words, cost.seconds] = kinds.get((words, cost.seconds), 0) + 1
+    for (words, seconds), count in kinds.items():
+        say(f"  {count} x {words}: about {duration(seconds)} each")
+    rest = "nothing is left to run"
+    if plan.costs:
+        rest = f"about {duration(plan.seconds)} with {asked.jobs} at once, {plan.bytes / 1e6:,.0f} MB"
+    say(f"{len(plan.states)} runs, {plan.done} done; {rest}; {plan.folder.path}")
+
+
+def show_result(
+    study: Study, figures: list[Path], rounds: int | None, *, as_json: bool, trains: bool
+) -> dict[str, Any]:
+    """The tables on the screen and as files, and where the figures are."""
+    from fedrecall.studies.published_table import tables
+
+    found = tables(study, rounds) if trains and not study.design.figures else []
+    for texts in found:
+        texts.write(study.path)
+        if not as_json:
+            show_texts(texts)
+    if not as_json:
+        for path in [*figures, study.path]:
+            say(str(path))
+    shown = {texts.name: [dict(zip(texts.heading, row)) for row in texts.rows] for texts in found}
+    notes = list(dict.fromkeys(note for texts in found for note in texts.notes))
+    return {**shown, "notes": notes, "figures": [str(path) for path in figures]}
+
+
+def show_texts(texts: Texts) -> None:
+    from fedrecall.cli.output import text_table
+
+    text_table(texts.heading, texts.rows, words=texts.words)
+    for note in texts.notes:
+        say(note)
+    say("")

@@ -1,0 +1,157 @@
+"""The tables of a reproduction: each cell beside what is published, and what WSM changes in each setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedrecall.atomic_files import write_text
+from fedrecall.errors import InputError
+from fedrecall.recipe.names import titles
+from fedrecall.report.comparison import Method
+from fedrecall.report.wording import KEY_NAMES, points
+from fedrecall.studies.cells import Cell
+from fedrecall.studies.choice import others
+from fedrecall.studies.narrow import value_of
+from fedrecall.studies.published import HEADING, Beside, Published, Source, remarks, source_of
+from fedrecall.studies.sweep import Study
+from fedrecall.studies.table import Row, StudyTable, paired
+from fedrecall.studies.table_texts import csv_text, exact, latex, markdown, paired_texts
+
+NORM, OBJECTIVE = "model.norm", "objective"
+PAIRING = ("wsm", "batch"), ("cross_entropy", "group")  # what the paper's Table 1 sets against each other
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A table as texts; the first columns are words."""
+
+    name: str
+    heading: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+    words: int
+
+    def write(self, folder: Path) -> None:
+        """As CSV, Markdown and LaTeX, beside the study's own tables."""
+        columns = "l" * self.words + "r" * (len(self.heading) - self.words)
+        made = {
+            "csv": csv_text([self.heading, *self.rows]),
+            "md": markdown(self.heading, self.rows, self.notes, words=self.words),
+            "tex": latex(self.heading, self.rows, self.notes, columns),
+        }
+        for kind, text in made.items():
+            write_text(folder / f"published-{self.name}.{kind}", text)
+
+
+def tables(study: Study, shortened: int | None) -> list[Texts]:
+    """A row for each cell; and, where there are both objectives, for each pair of them."""
+    table, name = study.result(), study.design.published
+    source, said = source_of(name) if name and shortened is None else nothing, []
+    if shortened is not None:
+        said = [
+            f"A shorter version of {shortened} rounds: it shows that everything runs, and is never to be set "
+            "against published numbers."
+        ]
+    found = [cells_table(study, table, source, said)]
+    pairs = list(pairs_of(table))
+    return [*found, pairs_table(pairs, table, source, said)] if pairs else found
+
+
+def nothing(cell: Cell) -> Published | None:
+    """What is published of a study that does not say."""
+    return None
+
+
+def settings_texts(table: StudyTable, row: Row) -> list[str]:
+    return [value if isinstance(value, str) else exact(value) for value in row.settings.values()]
+
+
+def cells_table(study: Study, table: StudyTable, source: Source, said: list[str]) -> Texts:
+    rows = [
+        Beside(row.numbers.get("final_accuracy", []), best(study, table, row.cell, source)) for row in table.rows
+    ]
+    known = any(row.published for row in rows)
+    head = [KEY_NAMES.get(key, key) + (" (chosen)" if key in table.chosen else "") for key in table.keys]
+    texts = [
+        [*settings_texts(table, row), str(row.seeds), *beside.texts()[: None if known else 1], row.trouble]
+        for row, beside in zip(table.rows, rows)
+    ]
+    head += ["seeds", *HEADING[: None if known else 1], "state"]
+    if not any(row.trouble for row in table.rows):
+        head, texts = head[:-1], [line[:-1] for line in texts]
+    notes = [*said, *table.notes[:1], "± is the standard deviation over seeds."]
+    if known:
+        notes.append("Differences are ours less the published ones, with Welch's 95 % interval.")
+    return Texts("table", head, texts, [*notes, *remarks(rows)], len(table.keys))
+
+
+def best(study: Study, table: StudyTable, cell: Cell, source: Source) -> Published | None:
+    """What is published for a cell; where a setting was chosen, the best published one of its values."""
+    if not table.chosen:
+        return source(cell)
+    mine = others(cell.settings, table.chosen)
+    alike = [each for each in study.cells if others(each.settings, table.chosen) == mine]
+    known = [(source(each), each) for each in alike]
+    found = [(number, each) for number, each in known if number is not None]
+    if not found:
+        return None
+    number, there = max(found, key=lambda pair: pair[0].accuracy)
+    at = ", ".join(f"{KEY_NAMES.get(key, key)} {exact(value_of(there, key))}" for key in table.chosen)
+    remark = "; ".join(filter(None, [f"published: the best of its values, at {at}", number.remark]))
+    return replace(number, remark=remark)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """WSM and cross-entropy in one setting, or as the paper pairs them."""
+
+    wsm: Row
+    other: Row
+    words: str
+
+
+def pairs_of(table: StudyTable) -> Iterator[Pair]:
+    """Like for like, and as the paper pairs norms."""
+    for row in table.rows:
+        if value_of(row.cell, OBJECTIVE) != "wsm":
+            continue
+        for other in table.rows:
+            aside = [*table.chosen, OBJECTIVE, NORM]
+            if value_of(other.cell, OBJECTIVE) != "cross_entropy":
+                continue
+            if others(row.cell.settings, aside) != others(other.cell.settings, aside):
+                continue
+            norms = value_of(row.cell, NORM), value_of(other.cell, NORM)
+            if norms[0] == norms[1]:
+                yield Pair(row, other, f"like for like, {norms[0]} norm" if norms[0] else "like for like")
+            elif (("wsm", norms[0]), ("cross_entropy", norms[1])) == PAIRING:
+                yield Pair(row, other, f"the paper's pairing: WSM with {norms[0]}, FedAvg with {norms[1]} norm")
+
+
+def pairs_table(pairs: Sequence[Pair], table: StudyTable, source: Source, said: list[str]) -> Texts:
+    keys = [key for key in table.keys if key not in (OBJECTIVE, NORM)]
+    published = [(source(pair.wsm.cell), source(pair.other.cell)) for pair in pairs]
+    known = any(mine and theirs for mine, theirs in published)
+    rows = []
+    for pair, (mine, theirs) in zip(pairs, published):
+        settings = dict(zip(table.keys, settings_texts(table, pair.wsm)))
+        both = pair.wsm.runs and pair.other.runs
+        found = paired(method_of(pair.wsm), method_of(pair.other)) if both else None
+        row = [*(settings[key] for key in keys), pair.words, *paired_texts(found, "-")]
+        theirs_too = points(mine.accuracy - theirs.accuracy) if mine and theirs else "-"
+        rows.append([*row, *([theirs_too] if known else [])])
+    head = [*(KEY_NAMES.get(key, key) for key in keys), "pairing", "WSM less cross-entropy, points"]
+    head += ["95 % interval", "agree", *(["published"] if known else [])]
+    notes = [
+        *said,
+        "Differences are paired by seeds, with Student's 95 % interval; agree: seeds of the same sign.",
+    ]
+    return Texts("pairs", head, rows, notes, len(keys) + 1)
+
+
+def method_of(row: Row) -> Method:
+    if not row.runs:
+        raise InputError(f"the cell {row.cell.name!r} has no finished run")
+    return Method(row.runs, [], titles())

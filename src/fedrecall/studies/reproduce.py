@@ -1,0 +1,143 @@
+"""A published table or figure made again: as much of a study as is asked for, shown beside what is published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedrecall.errors import InputError, nearest
+from fedrecall.front.execute import load_federation
+from fedrecall.recipe.files import Tree
+from fedrecall.recipe.names import titles
+from fedrecall.report.comparison import group
+from fedrecall.runs import files
+from fedrecall.runs.folder import RunFolder
+from fedrecall.runs.reader import RunRecord
+from fedrecall.studies.adopt import adopt
+from fedrecall.studies.cells import PlannedRun
+from fedrecall.studies.design import load_design, shipped
+from fedrecall.studies.estimate import Cost, costs
+from fedrecall.studies.folder import OVER, State, StudyFolder
+from fedrecall.studies.narrow import narrowed
+from fedrecall.studies.sweep import Asked, Study, carry_out
+
+FOLDER = Path("runs") / "reproduce"
+UNTRAINED = "class-shares"  # the figure that needs partitions only
+HEATMAPS = "heatmaps"
+DRAWN = (0.3, 0.9)  # of the rounds, at which matrices are drawn: 1200 and 3600 of the paper's 4000
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What is to be made again, planned; nothing is written yet."""
+
+    name: str
+    asked: Asked
+    shortened: int | None = None  # to so many rounds
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        words: Iterable[str] = (),
+        *,
+        rounds: int | None = None,
+        out: Path | None = None,
+        jobs: int | None = None,
+        execution: Tree | None = None,
+    ) -> Reproduction:
+        """A study, by name or file, as far as the words choose it: `dataset=cifar10 lr=0.05 seeds=1`."""
+        if name not in shipped() and not Path(name).is_file():
+            raise InputError(f"there is nothing called {name!r} to reproduce; {nearest(name, shipped())}")
+        design = load_design(name)
+        if rounds is not None:
+            design = load_design(name, settings={**design.settings, **short(rounds, design.figures)})
+        title = Path(name).stem + (f"-{rounds}-rounds" if rounds is not None else "")
+        asked = Asked.of(name, design, out or FOLDER / title, jobs, execution)
+        asked = replace(asked, cells=narrowed(asked.cells, words))
+        return cls(Path(name).stem, replace(asked, jobs=min(asked.jobs, len(asked.runs))), rounds)
+
+    @property
+    def trains(self) -> bool:
+        return self.asked.design.figures != [UNTRAINED]
+
+    def plan(self) -> Plan:
+        """What there is to do. Runs that other studies beside have finished count as done."""
+        folder = StudyFolder(self.asked.path)
+        states = self.asked.states()
+        left = [run for run in self.asked.runs if states[run].kind not in OVER] if self.trains else []
+        return Plan(self, states, costs(left), folder)
+
+    def carry_out(self, *, quiet: bool) -> Study:
+        """What is not done yet."""
+        folder = StudyFolder.of(self.asked.path, self.asked.design)
+        if not self.trains:
+            for run in self.asked.runs:
+                write_partition(folder.run(run), run)
+            return Study(self.asked.path, self.asked.cells)
+        adopt(folder, self.asked.runs)
+        return carry_out(self.asked, quiet=quiet, report=True)
+
+    def draw(self, study: Study) -> list[Path]:
+        """The study's figures, of the runs that are there."""
+        from fedrecall.report.figures.write import write_figures
+
+        wanted = self.asked.design.figures
+        runs = [RunRecord(study.folder.run(run)) for run in self.asked.runs]
+        runs = [run for run in runs if (run.path / files.RECIPE).is_file() and (run.metrics or not self.trains)]
+        if not wanted or not runs:
+            return []
+        drawn = self.heatmap_rounds(runs) if HEATMAPS in wanted else ()
+        names = [name for name in wanted if name != HEATMAPS] + [f"forgetting-round-{t:05d}" for t in drawn]
+        return write_figures(group(runs, titles()), study.path / "figures", drawn, names)
+
+    def heatmap_rounds(self, runs: Sequence[RunRecord]) -> tuple[int, ...]:
+        """Of the probed rounds, those nearest to the paper's."""
+        total = self.asked.runs[0].recipe.rounds
+        probed = sorted(set.intersection(*(set(run.probes) for run in runs)))
+        return (
+            tuple(sorted({min(probed, key=lambda t: abs(t - share * total)) for share in DRAWN})) if probed else ()
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How far a reproduction is, and what the rest takes."""
+
+    reproduction: Reproduction
+    states: dict[PlannedRun, State]
+    costs: Mapping[PlannedRun, Cost]
+    folder: StudyFolder
+
+    @property
+    def done(self) -> int:
+        return len(self.states) - len(self.costs) if self.reproduction.trains else len(self.states)
+
+    @property
+    def seconds(self) -> float:
+        """Until all is done, with several runs at once; of a run that is begun, what is left of it."""
+        left = sum(
+            cost.seconds * (1 - self.states[run].rounds / run.recipe.rounds) for run, cost in self.costs.items()
+        )
+        return left / max(1, self.reproduction.asked.jobs)
+
+    @property
+    def bytes(self) -> float:
+        return sum(cost.bytes for cost in self.costs.values())
+
+
+def short(rounds: int, figures: Sequence[str]) -> Tree:
+    """The settings of a shorter version; where matrices are drawn, they are measured ten times all the same."""
+    if rounds < 1:
+        raise InputError(f"--rounds is {rounds}; at least 1 was expected")
+    return {"rounds": rounds, **({"forgetting.every": max(1, rounds // 10)} if HEATMAPS in figures else {})}
+
+
+def write_partition(path: Path, run: PlannedRun) -> None:
+    """What a figure of class shares is drawn from: the recipe, and who has what."""
+    if (path / files.PARTITION).is_file():
+        return
+    federation, folder = load_federation(run.recipe), RunFolder.create(path)
+    folder.write_text(files.RECIPE, run.recipe.yaml())
+    federation.assignment.save(folder.path, federation.training_counts())
