@@ -10,7 +10,7 @@ from typing import Any
 
 from fedrecall.report.wording import number
 
-PLAIN_WSM = {"tau": 1.0, "smoothing": 0.0}
+PLAIN_WSM = {"tau": 1.0, "smoothing": 0.0, "prior": "uniform"}
 OBJECTIVES = {"cross_entropy": "ce", "wsm": "wsm"}
 SEEDS = 3  # runs of each setting, as its text says
 
