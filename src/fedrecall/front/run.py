@@ -12,8 +12,8 @@ from torch import nn
 from fedrecall.display import facts_table
 from fedrecall.errors import InputError
 from fedrecall.front.execute import write_report
+from fedrecall.front.run_recipe import load_run_recipe
 from fedrecall.models.weights import read_weights
-from fedrecall.recipe.layers import load
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON
 from fedrecall.runs import files
@@ -43,16 +43,17 @@ class Run:
         """For each probed round: `before` [k], `after` [i, k], `models` [i], and more (docs/metrics.md)."""
         return RunRecord(self.path).probes
 
-    def model(self) -> nn.Module:
-        """The trained global model."""
+    def model(self, *, trust: bool = False) -> nn.Module:
+        """The trained global model. `trust` imports what the folder names, though it is not known as your own."""
         with fixed_torch_state():  # as the run made it
-            model = self._make_model() if self._make_model else self._model_of_recipe()
+            model = self._make_model() if self._make_model else self._model_of_recipe(trust=trust)
             model.load_state_dict(read_weights(self.path / files.MODEL))
         return model.eval()
 
-    def _model_of_recipe(self) -> nn.Module:
+    def _model_of_recipe(self, *, trust: bool) -> nn.Module:
         """As the recipe names it, for the samples that the run had."""
-        recipe, data = load(str(self.path / files.RECIPE)), RunRecord(self.path).origin.get("data", {})
+        recipe = load_run_recipe(self.path, trust=trust, ask="trust=True")
+        data = RunRecord(self.path).origin.get("data", {})
         shape, classes = data.get("sample_shape"), data.get("classes")
         if recipe.model["name"] == FROM_PYTHON["name"] or shape is None or classes is None:
             raise InputError(
