@@ -26,7 +26,7 @@ MACHINE_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 
 
 def leave_mark(run: Path, code: Mapping[str, Any]) -> None:
-    """Mark a run that names code of the user's. Where that cannot be done, it is only asked for when resumed."""
+    """Mark a run that names code of the user's. Where that cannot be done it has no mark, and its resume asks."""
     if code:
         with contextlib.suppress(InputError):
             mark = mark_of(run, code, user_key(make=True))
