@@ -24,10 +24,15 @@ EITHER_OR = [
 
 def load(source: str | None, overrides: Iterable[str] = (), extra: Tree | None = None) -> Recipe:
     """A shipped recipe's name or a YAML file, and `key=value` over it; `extra` goes over both."""
+    return Recipe(**layered(read(source) if source else {}, overrides, extra))
+
+
+def layered(tree: Tree, overrides: Iterable[str] = (), extra: Tree | None = None) -> Tree:
+    """The layers as one tree; nothing that it names is imported yet."""
     merged: Tree = {section: Recipe.model_fields[section].default for section in NAMED}
-    for layer in (read(source) if source else {}, from_words(overrides), extra or {}):
+    for layer in (tree, from_words(overrides), extra or {}):
         merged = merge(without_the_others(merged, layer), layer)
-    return Recipe(**merged)
+    return merged
 
 
 def from_words(words: Iterable[str]) -> Tree:
