@@ -22,6 +22,14 @@ def a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 
 @pytest.fixture(scope="session", autouse=True)
+def a_key_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs are marked with a key of this test session, not with the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDRECALL_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Tensors as small as those of tests are not worth a second thread, and other tests run beside."""
     torch.set_num_threads(1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzzing import make_finished_run
+from fuzzing import listing, make_finished_run
 
 ARRAYS: dict[str, Any] = {
     "x_train": np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32),
@@ -116,3 +116,37 @@ def test_whatever_lies_in_place_of_a_file_a_command_goes_on_or_says_so(
         assert finished.err.endswith("\n")
     if swap == "a folder" and not finished.code and (path / "inside").exists():
         assert (path / "inside").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timings.jsonl", "clients.jsonl", "events.jsonl"])
+def test_no_line_is_written_where_a_link_leads(fedrecall: Any, name: str) -> None:
+    path = Path("run", name)
+    path.unlink(missing_ok=True)
+    path.symlink_to("../outside")
+    finished = fedrecall(*COMMANDS["resume"])
+    assert (finished.code, finished.err.count("\n")) == (2, 1)
+    assert not Path("outside").exists()
+    Path("outside").write_text("mine")
+    shutil.rmtree("run")
+    shutil.copytree("kept", "run")
+    path.unlink(missing_ok=True)
+    path.symlink_to("../outside")
+    fedrecall(*COMMANDS["resume"])
+    assert Path("outside").read_text() == "mine"
+    Path("outside").unlink()
+
+
+def test_what_links_lead_to_is_read_and_not_changed(fedrecall: Any) -> None:
+    """Every file of the run is a link to a file outside that is as good."""
+    outside = Path("outside").resolve()
+    shutil.rmtree(outside, ignore_errors=True)
+    shutil.copytree("kept", outside)
+    for path in [path for path in Path("run").rglob("*") if path.is_file() and path.name != "lock"]:
+        path.unlink()
+        path.symlink_to(outside / path.relative_to("run"))
+    before = listing(outside)
+    for command, words in COMMANDS.items():
+        finished = fedrecall(*words)
+        assert (command, finished.code, finished.err) == (command, 0, "")
+    assert listing(outside) == before
+    shutil.rmtree(outside)

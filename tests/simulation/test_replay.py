@@ -79,10 +79,10 @@ def test_breakpoint_works_in_it(run, fedrecall, monkeypatch) -> None:
     stops = []
     monkeypatch.setattr(sys, "breakpointhook", lambda: stops.append(1))
     (client,) = run[0]["clients"]
-    refused = fedrecall("replay", "run", "--round", 1, "--client", client)
+    refused = fedrecall("replay", "run", "--round", 1, "--client", client, "--trust")
     assert (refused.code, stops) == (2, [])
     assert "the recipe is not the run's: algorithm.name was 'scaffold' and is 'stops:Stops'" in refused.err
-    assert fedrecall("replay", "run", "--round", 1, "--client", client, "--force").code == 0
+    assert fedrecall("replay", "run", "--round", 1, "--client", client, "--trust", "--force").code == 0
     assert stops == [1, 1]  # two steps
 
 

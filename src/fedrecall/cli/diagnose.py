@@ -20,6 +20,7 @@ from fedrecall.cli.options import (
     quiet_option,
     say,
     settings_argument,
+    trust_option,
     words_of,
 )
 from fedrecall.errors import InputError
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 @out_option
 @engine_options
 @data_option
+@trust_option
 @quiet_option
 @json_option
 def diagnose(
@@ -69,6 +71,7 @@ def diagnose(
     engine: str | None,
     workers: str | None,
     data: str | None,
+    trust: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -80,6 +83,7 @@ def diagnose(
     """
     from fedrecall.front.diagnose import examine, given, refuse_fixed
     from fedrecall.front.execute import load_federation
+    from fedrecall.front.run_recipe import load_run_recipe
     from fedrecall.objectives import WSM
     from fedrecall.recipe.layers import from_words
     from fedrecall.recipe.layers import load as load_recipe
@@ -88,8 +92,8 @@ def diagnose(
     typed = from_words(words)
     refuse_fixed(typed)
     run = run_at(source)
-    path = str(run.path / files.RECIPE) if run else source
-    recipe = load_recipe(path, words, execution(engine=engine, workers=workers, data=data))
+    here = execution(engine=engine, workers=workers, data=data)
+    recipe = load_run_recipe(run.path, words, here, trust=trust) if run else load_recipe(source, words, here)
     refuse_python(recipe, source)
     if "objective" in typed and recipe.objective["name"] != "wsm":
         raise InputError(

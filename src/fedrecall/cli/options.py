@@ -30,6 +30,9 @@ data_option = click.option(
     "--data", metavar="DIR", help="Where data sets lie (default: the variable FEDRECALL_DATA)."
 )
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+trust_option = click.option(
+    "--trust", is_flag=True, help="Import the code that the run names, though it is not known as made by you here."
+)
 report_option = click.option(
     "--report/--no-report", default=True, help="Write report.html at the end (default), or not."
 )

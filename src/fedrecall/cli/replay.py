@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fedrecall.cli.options import data_option, execution, json_option, quiet_option, say
+from fedrecall.cli.options import data_option, execution, json_option, quiet_option, say, trust_option
 from fedrecall.runs import files
 
 
@@ -18,15 +18,18 @@ from fedrecall.runs import files
 @click.option("--client", type=int, required=True, metavar="C", help="One of that round's clients.")
 @data_option
 @click.option("--force", is_flag=True, help="Also with another recipe or other data than the run's.")
+@trust_option
 @quiet_option
 @json_option
-def replay(run: Path, round_: int, client: int, data: str | None, force: bool, quiet: bool, as_json: bool) -> None:
+def replay(
+    run: Path, round_: int, client: int, data: str | None, force: bool, trust: bool, quiet: bool, as_json: bool
+) -> None:
     """Train one client of a round of RUN again in this process, where breakpoint() works.
 
     It starts from the newest checkpoint before the round. Nothing in the folder RUN is changed.
     """
     from fedrecall.front.execute import load_federation, recipe_experiment
-    from fedrecall.recipe.layers import load as load_recipe
+    from fedrecall.front.run_recipe import load_run_recipe
     from fedrecall.runs.folder import RunFolder
     from fedrecall.simulation.progress import ProgressLine
     from fedrecall.simulation.replay import newest_before
@@ -35,7 +38,7 @@ def replay(run: Path, round_: int, client: int, data: str | None, force: bool, q
     RunFolder.reopen(run)
     here = execution(engine="serial", workers="auto", data=data)
     here["execution"]["client_timeout"] = None
-    loaded = load_recipe(str(run / files.RECIPE), (), here)
+    loaded = load_run_recipe(run, (), here, trust=trust)
     later = newest_before(run / files.CHECKPOINTS, round_) is not None
     experiment = recipe_experiment(loaded, load_federation(loaded), resumed=later)
     with ProgressLine("the rounds before", round_ - 1, quiet=quiet or as_json) as progress:

@@ -15,6 +15,7 @@ from fedrecall.cli.options import (
     quiet_option,
     report_option,
     settings_argument,
+    trust_option,
     words_of,
 )
 from fedrecall.errors import InputError
@@ -29,6 +30,7 @@ MAY_CHANGE = ("rounds", "checkpoint.seconds", "checkpoint.every", "execution.cli
 @engine_options
 @data_option
 @click.option("--force", is_flag=True, help="Go on with another recipe or another version of fedrecall.")
+@trust_option
 @report_option
 @quiet_option
 @json_option
@@ -39,6 +41,7 @@ def resume(
     workers: str | None,
     data: str | None,
     force: bool,
+    trust: bool,
     report: bool,
     quiet: bool,
     as_json: bool,
@@ -46,7 +49,7 @@ def resume(
     """Go on with the run in the folder RUN from its last checkpoint, or make it longer with rounds=N."""
     from fedrecall.cli.output import show_results
     from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
-    from fedrecall.recipe.layers import load as load_recipe
+    from fedrecall.front.run_recipe import load_run_recipe
     from fedrecall.recipe.names import titles
     from fedrecall.runs.folder import RunFolder
     from fedrecall.simulation.resume import has_checkpoint
@@ -58,7 +61,7 @@ def resume(
     # Another engine need not have as many workers as the one before.
     workers = workers or ("auto" if engine else None)
     given = execution(engine=engine, workers=workers, data=data)
-    loaded = load_recipe(str(run / files.RECIPE), words, given)
+    loaded = load_run_recipe(run, words, given, trust=trust)
     experiment = recipe_experiment(loaded, load_federation(loaded), resumed=has_checkpoint(run))
     plan = Plan(experiment, folder, run.name, resume=True, force=force)
     page = run / files.REPORT if report else None

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from fedrecall.display import facts_table
 from fedrecall.errors import InputError, short_repr
 from fedrecall.front.execute import write_report
+from fedrecall.front.run_recipe import load_run_recipe
 from fedrecall.models.judged import Shifted, with_shift
 from fedrecall.models.weights import read_weights
 from fedrecall.objectives import Objective
 from fedrecall.priors import check_length, checked_judged_prior
-from fedrecall.recipe.layers import load
 from fedrecall.recipe.names import titles
-from fedrecall.recipe.recipe import FROM_PYTHON
+from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord, is_number
 from fedrecall.torch_state import fixed_torch_state
@@ -56,37 +56,40 @@ class Run:
             raise InputError("pandas is not installed; pip install pandas, or use run.metrics") from None
         return pandas.DataFrame(self.metrics).set_index("round") if self.metrics else pandas.DataFrame()
 
-    def model(self, prior: str | Sequence[float] = "as_trained") -> nn.Module:
+    def model(self, prior: str | Sequence[float] = "as_trained", *, trust: bool = False) -> nn.Module:
         """The trained global model. For another prior (uniform, pooled, or the class shares where it will be used)
-        it has log(prior / that of training) in the bias of its last layer or, if that has none, around it."""
+        it has log(prior / that of training) in the bias of its last layer or, if that has none, around it. `trust`
+        imports what the folder names, though it is not known as your own."""
         with fixed_torch_state():  # as the run made it
-            model = self._make_model() if self._make_model else self._model_of_recipe()
+            model = self._make_model() if self._make_model else self._model_of_recipe(trust=trust)
             model.load_state_dict(read_weights(self.path / files.MODEL))
-            shift = self._shift(prior)
+            shift = self._shift(prior, trust=trust)
             return model.eval() if shift is None else with_shift(model, shift, self._data()["sample_shape"])
 
-    def save_model(self, path: str | Path, prior: str | Sequence[float] = "as_trained") -> None:
+    def save_model(
+        self, path: str | Path, prior: str | Sequence[float] = "as_trained", *, trust: bool = False
+    ) -> None:
         """Write the model, as `model` returns it, to a safetensors file under the names that its tensors have."""
-        model = self.model(prior)
+        model = self.model(prior, trust=trust)
         if isinstance(model, Shifted):
             raise InputError(
                 "the model's last layer has no bias to hold the prior; run.model(prior) has it around"
             )
         save_file(model.state_dict(), path)
 
-    def _shift(self, prior: str | Sequence[float]) -> Tensor | None:
+    def _shift(self, prior: str | Sequence[float], *, trust: bool) -> Tensor | None:
         """What moves the logits to a prior; None: nothing does."""
-        record = RunRecord(self.path)
-        recipe, counts = load(str(self.path / files.RECIPE)), record.class_counts
         try:
             wanted = checked_judged_prior(prior)
         except ValueError as error:
             raise InputError(f"prior is {short_repr(prior)}; {error}") from None
         if wanted == "as_trained":
             return None
+        record, recipe = RunRecord(self.path), self._recipe(trust=trust)
+        counts = record.class_counts
         if counts is None:
             raise InputError(
-                f"{str(self.path)!r} does not say which classes its clients have: no prior can be left"
+                f"{str(self.path)!r} does not say which classes its clients have, as a prior needs it"
             )
         check_length("prior", wanted, counts.shape[1])
         known = recipe.objective["name"] != FROM_PYTHON["name"]
@@ -94,14 +97,17 @@ class Run:
         training = counts[: len(counts) - record.card.get("held_out", 0)].sum(0)
         return objective.shift_to(wanted, torch.from_numpy(training / training.sum()))
 
+    def _recipe(self, *, trust: bool) -> Recipe:
+        return load_run_recipe(self.path, trust=trust, ask="trust=True")
+
     def _data(self) -> dict[str, Any]:
         """What the run noted of its data."""
         data: dict[str, Any] = RunRecord(self.path).origin.get("data", {})
         return data
 
-    def _model_of_recipe(self) -> nn.Module:
+    def _model_of_recipe(self, *, trust: bool) -> nn.Module:
         """As the recipe names it, for the samples that the run had."""
-        recipe, data = load(str(self.path / files.RECIPE)), self._data()
+        recipe, data = self._recipe(trust=trust), self._data()
         shape, classes = data.get("sample_shape"), data.get("classes")
         if recipe.model["name"] == FROM_PYTHON["name"] or shape is None or classes is None:
             raise InputError(

@@ -23,10 +23,15 @@ EITHER_OR = [
 
 def load(source: str | None, overrides: Iterable[str] = (), extra: Tree | None = None) -> Recipe:
     """A shipped recipe's name or a YAML file, and `key=value` over it; `extra` goes over both."""
+    return Recipe(**layered(with_bases(source) if source else [], overrides, extra))
+
+
+def layered(trees: Sequence[Tree], overrides: Iterable[str] = (), extra: Tree | None = None) -> Tree:
+    """All layers as one tree; nothing that it names is imported yet."""
     words = from_words(overrides)
     if "base" in words:
         raise InputError("base is given as a setting, but it is a key of a recipe's file only")
-    return from_layers([*(with_bases(source) if source else []), words, extra or {}])
+    return merged(with_preset([*trees, words, extra or {}]))
 
 
 def from_layers(layers: Sequence[Tree]) -> Recipe:

@@ -16,6 +16,7 @@ PARTITION = "partition.npz"
 MODEL = "model.safetensors"
 SUMMARY = "summary.json"
 REPORT = "report.html"
+MARK = "made_by.json"
 LOCK = "lock"
 
 FORGETTING = "forgetting"

@@ -119,8 +119,8 @@ class RunFolder:
         path, text = self.path / name, (as_json(line) + "\n").encode()
         with explain_write_errors(path):
             if name not in self._open:
-                # Without a buffer, which would keep what a full disk refuses and fail again when it is closed.
-                self._open[name] = path.open("ab", buffering=0)
+                # It has no buffer, which would keep what a full disk refuses and fail again when it is closed.
+                self._open[name] = FileIO(path, "ab", opener=not_through_a_link)
         file = self._open[name]
         end, left = file.seek(0, os.SEEK_END), text
         try:
@@ -159,6 +159,11 @@ class RunFolder:
             file.close()
         self._open.clear()
         self._lock.release(force=True)
+
+
+def not_through_a_link(path: str, flags: int) -> int:
+    """A folder that somebody else has made could have a line written anywhere."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 @contextmanager

@@ -10,13 +10,16 @@ from fedrecall.data.card import card
 from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, WriteError
 from fedrecall.measure.metrics import pooled_metrics
 from fedrecall.measure.watcher import Watcher
+from fedrecall.recipe.own_code import own_code
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.runs.environment import environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import read_lines
+from fedrecall.runs.mark import leave_mark
 from fedrecall.runs.reader import has_partition
+from fedrecall.safe_parsing import yaml_value
 from fedrecall.simulation.early_stopping import Best
 from fedrecall.simulation.failure_advice import add_advice, how_to_resume
 from fedrecall.simulation.journal import Journal
@@ -156,7 +159,7 @@ class Loop:
         """Write what will be run."""
         experiment, folder = self.experiment, self.folder
         federation = experiment.federation
-        folder.write_text(files.RECIPE, self.recipe.yaml())
+        self._write_recipe()
         folder.write_json(files.ENVIRONMENT, environment())
         partition = self._describe_partition()
         origin = describe_origin(
@@ -165,6 +168,12 @@ class Loop:
         folder.write_json(files.ORIGIN, origin)
         for warning in self.experiment.warnings(partition["one_class_clients"]["count"]):
             self.journal.warn(0, warning)
+
+    def _write_recipe(self) -> None:
+        """And mark it as this user's: whatever code it names has been imported at the user's word."""
+        text = self.recipe.yaml()
+        self.folder.write_text(files.RECIPE, text)
+        leave_mark(self.folder.path, own_code(yaml_value(text)))
 
     def _describe_partition(self) -> dict[str, Any]:
         """Write who has what; the card."""
@@ -179,7 +188,7 @@ class Loop:
         round, folder = self.done.round, self.folder
         folder.cut_back(round)  # which refuses damaged files, before anything is deleted
         folder.delete(files.SUMMARY)
-        folder.write_text(files.RECIPE, self.recipe.yaml())
+        self._write_recipe()
         kept = checkpoint.drop_after(folder.path / files.CHECKPOINTS, round)
         self.states.restore([point.versions for point in kept])
         if not has_partition(folder.path):
