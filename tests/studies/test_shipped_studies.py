@@ -1,5 +1,4 @@
-"""The shipped studies are the paper's tables and figures: every cell is a recipe, and every published number has its
-cell."""
+"""The shipped studies are the paper's tables and figures: each cell is a recipe, each published number a cell."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def test_every_table_and_figure_has_its_study() -> None:
 def test_a_study_is_well_formed_and_every_cell_is_a_recipe_of_its_own(name: str) -> None:
     study = STUDIES[name]
     assert set(study) <= KEYS
-    assert study["about"] and "\n" not in study["about"]
+    assert 0 < len(study["about"]) < 115
     assert study["seeds"] == (1 if name == "fig-partitions" else 3)
     cells = list(settings(study))
     assert len({recipe_of(cell).digest() for cell in cells}) == len(cells) == CELLS[name]
