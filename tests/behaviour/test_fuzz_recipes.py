@@ -18,6 +18,8 @@ from fedrecall.recipe.layers import load as load_recipe
 from fedrecall.recipe.recipe import NAMED, Recipe, with_defaults
 
 FULL: dict[str, Any] = {
+    "base": "demo",
+    "preset": "authors",
     "data": {"name": "npz", "path": "my.npz", "layout": "auto", "augment": False},
     "partition": {"name": "dirichlet", "alpha": 0.1, "clients": 10, "validation": 0.1, "seed": 0, "held_out": 1},
     "model": {"name": "mlp", "hidden": [8, 4]},
@@ -66,6 +68,12 @@ FOUND = [  # by these tests, or known of YAML
     "algorithm: {name: '.:c'}",
     "--- 1\n--- 2",
     '"\\ud800": 1',
+    "base: recipe.yaml",
+    'base: "a\\0b"',
+    "base: /dev/zero",
+    "base: [demo]",
+    "preset: [authors]",
+    "preset: authors\nlocal: 3\npartition: [4]",
 ]
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedrecall import Algorithm, CrossEntropy, FedAvg, Federation, InputError, Local
+from fedrecall import WSM, Algorithm, CrossEntropy, FedAvg, Federation, InputError, Local
 from fedrecall.client.batches import batches
 from fedrecall.client.sgd import SGD
 from fedrecall.client.work import EvaluateTask, Job, TrainResult, TrainTask
@@ -83,6 +83,28 @@ def test_450_samples_are_7_steps_an_epoch_and_21_in_three() -> None:
 
 def test_a_kept_partial_batch_is_the_eighth_step_on_two_samples() -> None:
     assert [len(batch) for batch in orders(450, epochs=2, partial_batch="keep")] == ([64] * 7 + [2]) * 2
+
+
+@pytest.mark.parametrize("beta_from", ["train", "train+validation"])
+def test_beta_is_of_the_labels_that_beta_from_names(beta_from: str) -> None:
+    pair = np.eye(6, dtype=np.float32)[:5], np.array([0, 0, 0, 1, 2])
+    federation = Federation.from_clients([pair, pair], num_classes=4, validation=0.2)
+    counts = np.array([3.0, 1.0, 1.0, 0.0])  # class 3 is at no client
+    if beta_from == "train":
+        counts[federation.train.y[federation.validation_indices(0)]] -= 1
+    local = Local(epochs=1, batch_size=8, lr=1.0, weight_decay=0.0, beta_from=beta_from)
+    torch.manual_seed(0)
+    model = nn.Linear(6, 4)
+    made = Worker(Job(lambda: copy.deepcopy(model), FedAvg(), WSM(), local, 5), federation, StateFiles(Path()))
+    made.publish(made.job.algorithm.init(made.flat.w.clone()), made.flat.buffers())
+    rows = federation.train_indices(0)
+    inputs, labels = np.asarray(federation.train.x[rows], np.float64), federation.train.y[rows]
+    w, b = model.weight.detach().double().numpy(), model.bias.detach().double().numpy()
+    e = (counts / counts.sum()) * np.exp(inputs @ w.T + b)  # WSM's softmax, weighted by beta
+    slope = (e / e.sum(1, keepdims=True) - np.eye(4)[labels]) / len(rows)
+    train(made, 0)
+    np.testing.assert_allclose(made.flat.module.weight.detach().numpy(), w - slope.T @ inputs, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(made.flat.module.bias.detach().numpy(), b - slope.sum(0), rtol=0, atol=1e-6)
 
 
 def test_no_sample_comes_twice_in_an_epoch_and_every_epoch_has_its_own_order() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from memory import measurable, printed_by
 
 from fedrecall import Federation, Natural
@@ -56,6 +57,16 @@ def change(root, edit, **where):
     tree = json.loads(path.read_text())
     edit(tree)
     path.write_text(json.dumps(tree))
+
+
+def test_augmented_as_the_authors_do_it_trains_on_crops_and_tests_whole_images(root):
+    plain, augmented = femnist(root), femnist(root, augment=True)
+    batch, random = torch.tensor(augmented.x_train), torch.Generator().manual_seed(0)
+    assert not plain.transform.is_random
+    assert augmented.transform(batch, random).shape == (7, 1, 24, 24)
+    assert torch.equal(augmented.transform(batch), plain.transform(batch))
+    federations = [Federation.from_data(data, Natural(validation=0)) for data in (plain, augmented)]
+    assert federations[0].digest() != federations[1].digest()
 
 
 def test_pixels_are_the_bytes_that_leaf_divided_by_255(root):

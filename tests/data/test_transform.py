@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedrecall.data.transform import Images, Plain, image_statistics
+from fedrecall.data.transform import Images, Plain, SmallerCrops, image_statistics
 from fedrecall.errors import InputError
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -112,6 +112,21 @@ def test_augmentation_is_what_one_image_at_a_time_gives(height, width, channels,
     out = transform(batch, generator(5))
     wanted = normalised(expected, MEAN[:channels], STD[:channels])
     np.testing.assert_allclose(out.double().numpy(), wanted, rtol=0, atol=1e-6)
+
+
+def test_smaller_crops_are_what_one_image_at_a_time_gives():
+    transform = SmallerCrops((0.5,), (0.25,), crop_padding=4, flip=True)
+    images = random_images(count=300, height=28, width=28, channels=1)
+    top, left, mirrored = drawn(transform, 300, seed=3)
+    assert (min(top), max(top), min(left), max(left)) == (0, 12, 0, 12)  # 28 + 2 x 4 - 24: the last place
+    wanted = []
+    for image, y, x, mirror in zip(images.numpy(), top, left, mirrored):
+        crop = np.pad(image, ((4, 4), (4, 4), (0, 0)))[y : y + 24, x : x + 24]
+        wanted.append(crop[:, ::-1] if mirror else crop)
+    got = transform(images, generator(3))
+    assert got.shape == (300, 1, 24, 24)
+    np.testing.assert_allclose(got.numpy(), normalised(np.stack(wanted), (0.5,), (0.25,)), rtol=0, atol=1e-6)
+    assert transform(images).shape == (300, 1, 28, 28)  # without a generator: as it is evaluated
 
 
 def test_the_border_is_black_before_normalisation():

@@ -84,6 +84,11 @@ def both(tmp_path, model, data, **settings) -> float:
     return max(float((first[name].double() - second[name].double()).abs().max()) for name in first)
 
 
+def test_both_know_the_labels_of_the_validation_data_where_beta_is_from_them(tmp_path) -> None:
+    local = Local(epochs=2, batch_size=8, lr=0.1, beta_from="train+validation")
+    assert both(tmp_path, dense(), federation(), local=local) < 1e-5
+
+
 @pytest.mark.parametrize(
     "algorithm",
     [FedAvg(), FedProx(), Scaffold(), FedNova(), FedAdam(), FedDyn(), FedExP(), GMA(), FedCurv(), LocalOnly()],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedrecall import Federation, InputError, Iid, Local, federate
+from fedrecall import Federation, Iid, InputError, Local, federate
 from fedrecall.recipe.layers import load
 
 NORMAL = {  # what the preset switches, in the base case

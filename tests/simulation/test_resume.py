@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -361,3 +362,22 @@ class Bad(FedAvg):
     def aggregate(self, server, sums, totals, population):
         return {"w": sums["w"] / totals["w"], "t": server["t"] + 1}
 """
+
+
+def test_a_run_from_before_a_key_was_there_goes_on(fedrecall, place) -> None:
+    write(rounds=6)
+    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+    assert fedrecall("run", "recipe.yaml", "rounds=3", "--out", "older", "--quiet").code == 0
+    saved = Path("older/checkpoints/round-000003.json")
+    point, recipe = json.loads(saved.read_text()), yaml.safe_load(Path("older/recipe.yaml").read_text())
+    for tree in (point["recipe"], recipe):
+        assert tree["local"].pop("beta_from") == "train"
+    without_it = {key: value for key, value in point["recipe"].items() if key not in ("execution", "checkpoint")}
+    digest = hashlib.sha256(json.dumps(without_it, sort_keys=True).encode()).hexdigest()
+    assert point["recipe_sha256"] == digest  # as it was when the key was not there
+    del point["note_sha256"]
+    saved.write_text(json.dumps({**point, "note_sha256": checkpoint.checksum(point)}))
+    Path("older/recipe.yaml").write_text(yaml.safe_dump(recipe))
+    done = fedrecall("resume", "older", "rounds=6", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    assert Path("older/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()

@@ -32,7 +32,7 @@ def with_bases(source: str) -> list[Tree]:
             raise InputError(f"{error} (a base of {names[-2]!r})" if trees else str(error)) from None
         place = os.path.realpath(path)
         if place in places:
-            raise InputError(f"the recipe {source!r} is a base of itself: {', '.join(names)}")
+            raise InputError(f"the recipe {names[-1]!r} is a base of itself: {', '.join(names)}")
         if len(places) == MOST_BASES:
             raise InputError(f"the recipe {source!r} has more than {MOST_BASES - 1} bases, one below the other")
         places.add(place)

@@ -18,7 +18,7 @@ COLUMN = 36
 # They are gone once the layers are merged.
 OF_A_FILE = {
     "base": "a recipe's name, or a file beside this one: what it says holds where this one says nothing",
-    "preset": f"{' | '.join(PRESETS)}: switches as one key (docs/paper.md), over the base and under what is said beside it",
+    "preset": f"{' | '.join(PRESETS)}: several switches as one key (docs/paper.md), over the base, under the rest",
 }
 
 
