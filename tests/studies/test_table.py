@@ -122,10 +122,10 @@ def test_the_texts_have_the_same_numbers(tmp_path: Path) -> None:
     table = table_of(tmp_path / "s", design)
     lines = list(csv.DictReader(io.StringIO(as_csv(table))))
     assert [float(line["final_accuracy"]) for line in lines] == [0.5, 0.58]
-    assert "| wsm | 3 | 58.0 ± 10.6 | 70.0 ± 0.0 | +10.0 ± 0.0 | +8.0 | +3.0 to +13.0 | 3/3 |" in as_markdown(
+    assert "| WSM | 3 | 58.0 ± 10.6 | 70.0 ± 0.0 | +10.0 ± 0.0 | +8.0 | +3.0 to +13.0 | 3/3 |" in as_markdown(
         table
     )
-    assert r"cross\_entropy & 3 & 50.0 $\pm$ 9.2 & 50.0 $\pm$ 10.0" in as_latex(table)
+    assert r"cross entropy & 3 & 50.0 $\pm$ 9.2 & 50.0 $\pm$ 10.0" in as_latex(table)
     assert as_latex(table).count(r"\\") == 3
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 
+from fedrecall.recipe.names import titles
+from fedrecall.recipe.recipe import NAMED
 from fedrecall.report.table_texts import escape
 from fedrecall.report.tables import mean_and_deviation
 from fedrecall.report.units import SIGNED, with_unit
@@ -34,7 +36,7 @@ def body(table: StudyTable) -> list[list[str]]:
 
 
 def line(table: StudyTable, row: Row) -> list[str]:
-    texts = [number if isinstance(number, str) else exact(number) for number in row.settings.values()]
+    texts = [setting_text(key, value) for key, value in row.settings.items()]
     texts.append(str(row.seeds))
     texts += [mean_and_deviation(values, signed=key in SIGNED) or "-" for key, values in row.numbers.items()]
     if table.has_baseline:
@@ -51,15 +53,12 @@ def paired_texts(paired: Paired | None, otherwise: str) -> list[str]:
     return [points(paired.mean), between, f"{paired.agree}/{len(paired.values)}"]
 
 
-def exact(number: float | bool) -> str:
-    """As it was typed, not rounded as a result is."""
-    return (
-        in_words(number)
-        if isinstance(number, bool)
-        else f"{number:.6g}"
-        if isinstance(number, float)
-        else str(number)
-    )
+def setting_text(key: str, value: float | str) -> str:
+    """`FedAvg` for an algorithm's name; a number as it was typed, not rounded as a result is."""
+    if isinstance(value, str):
+        named = titles().of(key, {"name": value}) if key in NAMED else value
+        return named or in_words(value)  # cross-entropy has no title: it is what an algorithm has by itself
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def as_csv(table: StudyTable) -> str:
@@ -95,7 +94,8 @@ def as_latex(table: StudyTable) -> str:
     columns = "l" * len(table.keys) + "r" * (len(heading(table)) - len(table.keys))
     if any(row.trouble for row in table.rows):
         columns = columns[:-1] + "l"
-    rows = [" & ".join(map(escape, texts)) + r" \\" for texts in [heading(table), *body(table)]]
+    lines = [heading(table), *body(table)]
+    rows = [" & ".join("--" if text == "-" else escape(text) for text in texts) + r" \\" for texts in lines]
     notes = [f"% {note}" for note in table.notes]
     begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
     return "\n".join([*notes, begin, r"\toprule", rows[0], r"\midrule", *rows[1:], r"\bottomrule", end, ""])
