@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedrecall.studies.cells import plan
+from fedrecall.studies.cells import cells_of, plan
 from fedrecall.studies.design import load_design
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
@@ -44,9 +44,10 @@ def test_the_commands_run_and_leave_the_files_of_the_table(fedrecall) -> None:
 
 def test_the_file_is_a_study() -> None:
     Path("my-study.yaml").write_text(FILES[0])
-    cells = plan(load_design("my-study.yaml"))
-    assert len(cells) == 8
-    assert {cell.recipe.partition["name"] for cell in cells} == {"dirichlet", "shards"}
+    design = load_design("my-study.yaml")
+    runs = plan(design, cells_of(design))
+    assert len(runs) == 16
+    assert {run.recipe.partition["name"] for run in runs} == {"dirichlet", "shards"}
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fedrecall.errors import InputError
-from fedrecall.studies.cells import plan
+from fedrecall.studies.cells import cells_of, plan
 from fedrecall.studies.choice import choose
 from fedrecall.studies.compare import compare
 from fedrecall.studies.design import Design, load_design
@@ -48,15 +48,14 @@ def study(folder: Path, numbers: dict[tuple[str, float], list[tuple[list[float],
     grid = {"objective": objectives, "local.lr": rates}
     design = load_design("demo", grid, seeds=seeds, settings=settings, **asked)
     place = StudyFolder.of(folder, design)
-    for cell in plan(design):
-        found = numbers[cell.settings["objective"], cell.settings["local.lr"]]
-        for run, (val, test) in zip(cell.runs, found):
-            write_run(place.run(run), run.recipe.tree(), val, test)
+    for run in plan(design, cells_of(design)):
+        val, test = numbers[run.recipe.objective["name"], run.recipe.local.lr][run.slot.seed]
+        write_run(place.run(run.slot), run.recipe.tree(), val, test)
     return design
 
 
 def table_of(folder: Path, design: Design) -> StudyTable:
-    return study_table(design, plan(design), StudyFolder(folder))
+    return study_table(design, cells_of(design), StudyFolder(folder))
 
 
 PLAIN = [([0.1, 0.50], 0.52), ([0.1, 0.60], 0.58), ([0.1, 0.40], 0.40)]
@@ -99,17 +98,17 @@ def test_an_option_is_chosen_on_validation_data_where_test_data_would_choose_oth
 
 
 def test_a_value_with_a_run_that_diverged_is_not_chosen(tmp_path: Path) -> None:
-    cells = plan(load_design("demo", {"local.lr": [0.1, 0.2, 0.3]}, seeds=2))
+    cells = cells_of(load_design("demo", {"local.lr": [0.1, 0.2, 0.3]}, seeds=2))
     scores = dict(zip((cell.name for cell in cells), ([0.3, 0.3], [0.9, None], [0.4, 0.2])))
     assert [cell.settings["local.lr"] for cell in choose(cells, ["local.lr"], scores)] == [0.1]
 
 
 def test_cells_that_did_not_end_say_so_and_the_others_stand(tmp_path: Path) -> None:
     design = study(tmp_path / "s", {("cross_entropy", 0.1): PLAIN, ("wsm", 0.1): WSM})
-    folder, (plain, wsm) = StudyFolder(tmp_path / "s"), plan(design)
-    summary = folder.run(plain.runs[1]) / "summary.json"
+    folder, (plain, wsm) = StudyFolder(tmp_path / "s"), cells_of(design)
+    summary = folder.run(plain.slots[1]) / "summary.json"
     summary.write_text(json.dumps({"status": "diverged", "rounds_done": 6, "warnings": []}))
-    folder.note_failure(wsm.runs[0], "ValueError; see seed-0.log")
+    folder.note_failure(wsm.slots[0], "ValueError; see seed-0.log")
     first, second = table_of(tmp_path / "s", design).records()
     assert (first["seeds"], first["state"]) == (2, "diverged in round 7 (seed 1)")
     assert first["final_accuracy"] == pytest.approx(0.46)

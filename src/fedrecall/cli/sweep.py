@@ -113,13 +113,13 @@ def show_plan(asked: Asked, *, as_json: bool) -> None:
     states = asked.states()
     if as_json:
         runs = [
-            {"cell": run.cell, "seed": run.seed, "state": state.kind, "rounds_done": state.rounds}
-            for run, state in states.items()
+            {"cell": slot.cell, "seed": slot.seed, "state": state.kind, "rounds_done": state.rounds}
+            for slot, state in states.items()
         ]
         click.echo(json.dumps({"path": str(asked.path), "jobs": asked.jobs, "runs": runs}))
         return
-    for run, state in states.items():
-        say(f"{run.title}: {in_words(state)} of {run.recipe.rounds} rounds")
+    for run in asked.runs:
+        say(f"{run.slot.title}: {in_words(states[run.slot])} of {run.recipe.rounds} rounds")
     done = sum(state.kind == "finished" for state in states.values())
     say(f"{len(states)} runs, {done} done, {asked.jobs} at once; {asked.path}")
 
