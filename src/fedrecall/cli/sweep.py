@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 @click.option("--choose", multiple=True, metavar="KEY", help="Take the value that is best on validation data.")
 @click.option("--jobs", type=int, metavar="N", help="Runs at once (default: as many as there are CPUs).")
 @click.option("--dry-run", is_flag=True, help="List the runs, and how far they are, and do nothing.")
+@click.option(
+    "--time", "timed", is_flag=True, help="With --dry-run: try some rounds, and say how long it will take."
+)
 @out_option
 @engine_options
 @data_option
@@ -56,6 +59,7 @@ def sweep(
     choose: tuple[str, ...],
     jobs: int | None,
     dry_run: bool,
+    timed: bool,
     out: Path | None,
     engine: str | None,
     workers: str | None,
@@ -81,8 +85,10 @@ def sweep(
     design = load_design(recipe, grid_of(words_of(settings)), **given)
     place = execution(engine=engine, workers=workers, data=data)["execution"]
     asked = Asked.of(recipe, design, out, jobs, place)
+    if timed and not dry_run:
+        raise InputError("--time is given, but it is for --dry-run: say that too")
     if dry_run:
-        show_plan(asked, as_json=as_json)
+        show_plan(asked, timed=timed, as_json=as_json)
         return
     study = carry_out(asked, quiet=quiet or as_json, report=report)
     show_study(study, as_json=as_json)
@@ -108,20 +114,26 @@ def single_values(grid: Mapping[str, list[Any]]) -> dict[str, Any]:
     return {key: values[0] for key, values in grid.items()}
 
 
-def show_plan(asked: Asked, *, as_json: bool) -> None:
+def show_plan(asked: Asked, *, timed: bool, as_json: bool) -> None:
     """The runs, and how far each is."""
+    from fedrecall.report.tables import duration
+    from fedrecall.studies.timing import study_seconds
+
     states = asked.states()
+    seconds = study_seconds(asked.runs, states, asked.jobs) if timed else None
     if as_json:
         runs = [
             {"cell": slot.cell, "seed": slot.seed, "state": state.kind, "rounds_done": state.rounds}
             for slot, state in states.items()
         ]
-        click.echo(json.dumps({"path": str(asked.path), "jobs": asked.jobs, "runs": runs}))
+        click.echo(json.dumps({"path": str(asked.path), "jobs": asked.jobs, "seconds": seconds, "runs": runs}))
         return
     for run in asked.runs:
         say(f"{run.slot.title}: {in_words(states[run.slot])} of {run.recipe.rounds} rounds")
     done = sum(state.kind == "finished" for state in states.values())
     say(f"{len(states)} runs, {done} done, {asked.jobs} at once; {asked.path}")
+    if seconds is not None:
+        say(f"about {duration(seconds)} for what is left, if nothing else keeps this machine busy")
 
 
 def in_words(state: State) -> str:
