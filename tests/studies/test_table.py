@@ -17,7 +17,6 @@ from fedrecall.studies.choice import choose
 from fedrecall.studies.compare import compare
 from fedrecall.studies.design import Design, load_design
 from fedrecall.studies.folder import StudyFolder
-from fedrecall.studies.progress import Course, seconds_left
 from fedrecall.studies.sweep import Study
 from fedrecall.studies.table import StudyTable, study_table
 from fedrecall.studies.table_texts import as_csv, as_latex, as_markdown
@@ -159,15 +158,3 @@ def test_a_study_of_another_day_is_opened_by_its_folder(tmp_path: Path) -> None:
     assert [line["final_accuracy"] for line in lines] == [pytest.approx(0.5), pytest.approx(0.58)]
     assert [len(runs) for runs in opened.runs.values()] == [3, 3]
     assert "6 of 6" in repr(opened)
-
-
-def test_the_time_left_is_that_of_the_rounds_left(tmp_path: Path) -> None:
-    done = Course("a", 10, done=10, began=0.0, ended=20.0, kind="finished")  # 2 s a round
-    half = Course("a", 10, done=5, first=0, began=0.0, kind="running")  # in 10 s: 2 s a round
-    other = Course("b", 30, kind="waiting")  # of which nothing is known: 2 s a round too
-    kept = Course("a", 10, done=10, first=10, kind="finished")  # from before: says nothing
-    assert seconds_left([done, half, other, kept], 1, now=10.0) == pytest.approx(5 * 2 + 30 * 2)
-    assert seconds_left([done, half, other, kept], 2, now=10.0) == pytest.approx(
-        60
-    )  # the longest alone takes that
-    assert seconds_left([other], 1, now=10.0) is None

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from fedrecall.cli.options import (
     OPEN,
+    complete_recipe,
     data_option,
     engine_options,
     execution,
     json_option,
     out_option,
     quiet_option,
-    recipe_argument,
     report_option,
     say,
     words_of,
@@ -29,11 +30,19 @@ if TYPE_CHECKING:
     from fedrecall.studies.sweep import Asked, Study
 
 
+def complete_study(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The shipped studies and recipes that begin so, or else files."""
+    from fedrecall.studies.design import shipped
+
+    names = [CompletionItem(name) for name in shipped() if name.startswith(typed)]
+    return names + complete_recipe(context, parameter, typed)
+
+
 @click.command(
     context_settings=OPEN,
     epilog="Example: fedrecall sweep demo objective=cross_entropy,wsm partition.alpha=0.1,0.5 --seeds 5",
 )
-@recipe_argument
+@click.argument("recipe", shell_complete=complete_study)
 @click.argument("settings", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=V1,V2..]...")
 @click.option("--seeds", metavar="N", help="How many seeds, or which: 5, or [3,4,9] (default: 1).")
 @click.option("--same-partition", is_flag=True, default=None, help="Seeds leave the partition as it is.")
