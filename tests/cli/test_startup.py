@@ -23,7 +23,15 @@ finally:
 
 @pytest.mark.parametrize(
     "words",
-    [["--help"], ["run", "--help"], ["diagnose", "--help"], ["recipes"], ["data", "list"], ["--version"]],
+    [
+        ["--help"],
+        ["run", "--help"],
+        ["diagnose", "--help"],
+        ["sweep", "--help"],
+        ["recipes"],
+        ["data", "list"],
+        ["--version"],
+    ],
     ids=" ".join,
 )
 def test_what_must_answer_at_once_imports_nothing_heavy(words: list[str]) -> None:
@@ -33,7 +41,13 @@ def test_what_must_answer_at_once_imports_nothing_heavy(words: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("typed", "expected"), [("fedrecall ru", "run"), ("fedrecall run de", "demo"), ("fedrecall data f", "fetch")]
+    ("typed", "expected"),
+    [
+        ("fedrecall ru", "run"),
+        ("fedrecall run de", "demo"),
+        ("fedrecall data f", "fetch"),
+        ("fedrecall sweep de", "demo"),
+    ],
 )
 def test_completion_finishes_commands_and_recipes(typed: str, expected: str) -> None:
     words = typed.split()

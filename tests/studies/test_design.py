@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from fedrecall.errors import InputError
-from fedrecall.studies.cells import plan
-from fedrecall.studies.design import grid_of, load_design
+from fedrecall.studies.cells import PlannedRun, cells_of, plan
+from fedrecall.studies.design import Design, grid_of, load_design
+
+
+def runs_of(design: Design) -> list[PlannedRun]:
+    return plan(design, cells_of(design))
 
 
 def test_values_are_split_at_commas_outside_of_brackets_and_quotes() -> None:
@@ -35,23 +39,23 @@ def test_cases_are_crossed_with_the_grid_and_the_seeds(tmp_path: Path) -> None:
         "cases:\n- {participation: 0.5, local: {lr: 0.2}}\n- {recipe: mine.yaml}\n"
         "settings: {rounds: 4}\nseeds: 2\nbaseline: {objective: cross_entropy}\n"
     )
-    cells = plan(load_design(str(tmp_path / "study.yaml")))
+    runs = runs_of(load_design(str(tmp_path / "study.yaml")))
     found = [
         (run.recipe.objective["name"], run.recipe.model["name"], run.recipe.participation, run.recipe.local.lr,
          run.recipe.rounds, run.recipe.seed, run.recipe.partition["seed"])
-        for cell in cells for run in cell.runs
+        for run in runs
     ]  # fmt: skip
     assert found == [
         ("cross_entropy", "lenet", 0.5, 0.2, 4, 0, 0),
-        ("cross_entropy", "lenet", 0.5, 0.2, 4, 1, 1),
         ("wsm", "lenet", 0.5, 0.2, 4, 0, 0),
-        ("wsm", "lenet", 0.5, 0.2, 4, 1, 1),
         ("cross_entropy", "mlp", 0.1, 0.01, 4, 0, 0),
-        ("cross_entropy", "mlp", 0.1, 0.01, 4, 1, 1),
         ("wsm", "mlp", 0.1, 0.01, 4, 0, 0),
+        ("cross_entropy", "lenet", 0.5, 0.2, 4, 1, 1),
+        ("wsm", "lenet", 0.5, 0.2, 4, 1, 1),
+        ("cross_entropy", "mlp", 0.1, 0.01, 4, 1, 1),
         ("wsm", "mlp", 0.1, 0.01, 4, 1, 1),
     ]
-    assert len({run.folder for cell in cells for run in cell.runs}) == 8
+    assert len({run.slot.folder for run in runs}) == 8
 
 
 def test_what_is_typed_wins_over_a_file(tmp_path: Path) -> None:
@@ -59,28 +63,28 @@ def test_what_is_typed_wins_over_a_file(tmp_path: Path) -> None:
         "recipe: demo\ngrid: {rounds: [4, 8]}\ncases: [{local.lr: 1}, {local.lr: 2}]\n"
     )
     design = load_design(str(tmp_path / "s.yaml"), {"rounds": [5], "local.lr": [0.5]}, seeds=[7])
-    (cell,) = plan(design)
-    assert [(run.recipe.rounds, run.recipe.local.lr, run.recipe.seed) for run in cell.runs] == [(5, 0.5, 7)]
+    found = [(run.recipe.rounds, run.recipe.local.lr, run.recipe.seed) for run in runs_of(design)]
+    assert found == [(5, 0.5, 7)]
 
 
 def test_another_name_drops_the_options_of_the_one_before() -> None:
     design = load_design(
         "demo", {"objective": ["cross_entropy"]}, settings={"objective": {"name": "wsm", "tau": 0.5}}
     )
-    (cell,) = plan(design)
-    assert cell.recipe.objective["name"] == "cross_entropy"
+    (run,) = runs_of(design)
+    assert run.recipe.objective["name"] == "cross_entropy"
 
 
 def test_seeds_leave_a_partition_that_is_asked_for() -> None:
     for given in ({"same_partition": True}, {"settings": {"partition.seed": 0}}):
-        (cell,) = plan(load_design("demo", seeds=[4, 5], **given))
-        assert [(run.recipe.seed, run.recipe.partition["seed"]) for run in cell.runs] == [(4, 0), (5, 0)]
+        runs = runs_of(load_design("demo", seeds=[4, 5], **given))
+        assert [(run.recipe.seed, run.recipe.partition["seed"]) for run in runs] == [(4, 0), (5, 0)]
 
 
 def test_cells_whose_values_no_folder_can_have_get_names_of_their_own() -> None:
     own = {"name": "wsm", "tau": 0.5}
     design = load_design("demo", {"objective": [own, "wsm", "cross_entropy"], "init": ["../x", "..?x"]})
-    names = [cell.name for cell in plan(design)]
+    names = [cell.name for cell in cells_of(design)]
     assert len(set(names)) == 6
     assert not any("/" in name or "?" in name or name.startswith(".") for name in names)
 
@@ -106,7 +110,7 @@ def test_cells_whose_values_no_folder_can_have_get_names_of_their_own() -> None:
 )
 def test_what_cannot_be_asked_is_said_before_anything_runs(given: dict, words: str) -> None:
     with pytest.raises(InputError) as error:
-        plan(load_design("demo", **given))
+        runs_of(load_design("demo", **given))
     assert words in str(error.value)
     assert "\n" not in str(error.value)
 

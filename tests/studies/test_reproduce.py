@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +16,17 @@ from click.testing import CliRunner
 
 from fedrecall.cli.reproduce import reproduce
 from fedrecall.errors import InputError
+from fedrecall.recipe.layers import load
 from fedrecall.report.intervals import welch_interval
 from fedrecall.report.wording import MINUS
 from fedrecall.runs.reader import RunRecord
 from fedrecall.studies.adopt import adopt
-from fedrecall.studies.cells import plan
 from fedrecall.studies.design import load_design, shipped
 from fedrecall.studies.folder import StudyFolder
 from fedrecall.studies.narrow import narrowed
 from fedrecall.studies.published import of_the_paper, source_of
 from fedrecall.studies.published_table import tables
 from fedrecall.studies.reproduce import Reproduction
-from fedrecall.studies.sweep import Study
 
 # 97.5 % points of Student's t from a table, by degrees of freedom.
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
@@ -57,16 +57,19 @@ def write_result(path: Path, recipe: dict, accuracy: float) -> None:
     (path / "summary.json").write_text(json.dumps({**summary, "warnings": []}))
 
 
-def made(folder: Path, name: str, accuracy: dict[tuple[str, ...], list[float]], keys: tuple[str, ...]) -> Study:
+def made(
+    folder: Path, name: str, accuracy: dict[tuple[str, ...], list[float]], keys: tuple[str, ...], **options
+) -> Reproduction:
     """A shipped study with results for the cells that have these values of the keys, a number for each seed."""
-    design = load_design(name)
-    place = StudyFolder.of(folder, design)
-    for cell in plan(design):
-        found = accuracy.get(tuple(str(cell.settings.get(key)) for key in keys), [])
-        for run, number in zip(cell.runs, found):
-            write_result(place.run(run), run.recipe.tree(), number)
-    kept = [cell for cell in plan(design) if tuple(str(cell.settings.get(key)) for key in keys) in accuracy]
-    return Study(folder, kept)
+    reproduction = Reproduction.of(name, out=folder, **options)
+    place, values = StudyFolder.of(folder, reproduction.asked.design), {}
+    for cell in reproduction.cells():
+        values[cell.name] = accuracy.get(tuple(str(cell.settings.get(key)) for key in keys), [])
+    for run in reproduction.asked.runs:
+        if len(values[run.slot.cell]) > run.slot.seed:
+            write_result(place.run(run.slot), run.recipe.tree(), values[run.slot.cell][run.slot.seed])
+    runs = [run for run in reproduction.asked.runs if values[run.slot.cell]]
+    return replace(reproduction, asked=replace(reproduction.asked, runs=runs))
 
 
 def test_table_5_is_set_beside_the_paper(tmp_path: Path) -> None:
@@ -75,7 +78,7 @@ def test_table_5_is_set_beside_the_paper(tmp_path: Path) -> None:
         ("lenet-cifar10", "cross_entropy", "0.01"): [0.6, 0.62, 0.61],
         ("lenet-cifar10", "wsm", "0.01"): [0.65, 0.63, 0.64],
     }
-    cells, pairs = tables(made(tmp_path / "s", "table5", ours, keys), None)
+    cells, pairs = tables(made(tmp_path / "s", "table5", ours, keys))
     with (Path(__file__).parents[2] / "src/fedrecall/report/paper_results.csv").open() as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     theirs = {
@@ -106,7 +109,7 @@ def test_a_chosen_rate_is_set_beside_the_best_published_one(tmp_path: Path) -> N
         for rate in rates
         for objective in ("cross_entropy", "wsm")
     }
-    cells, _ = tables(made(tmp_path / "s", "table3", ours, ("recipe", "objective", "local.lr")), None)
+    cells, _ = tables(made(tmp_path / "s", "table3", ours, ("recipe", "objective", "local.lr")))
     wsm = dict(zip(cells.heading, cells.rows[1]))
     assert wsm["rate (chosen)"] == "0.03"
     assert wsm["published, %"].startswith("27.4 ")  # Table 3 of the paper: .274 for CIFAR-100 with WSM
@@ -122,7 +125,7 @@ def test_norms_are_paired_like_for_like_beside_the_papers_own_way(tmp_path: Path
         ("wsm", "batch"): 0.86,
     }
     ours = {("resnet18-cifar10", o, "0.05", n): [a, a, a] for (o, n), a in numbers.items()}
-    _, pairs = tables(made(tmp_path / "s", "table4", ours, keys), None)
+    _, pairs = tables(made(tmp_path / "s", "table4", ours, keys))
     found = {
         row[pairs.heading.index("pairing")]: row[pairs.heading.index("WSM less cross-entropy, points")]
         for row in pairs.rows
@@ -135,31 +138,30 @@ def test_norms_are_paired_like_for_like_beside_the_papers_own_way(tmp_path: Path
 
 
 def test_a_shorter_version_is_marked_and_never_set_against_published_numbers(tmp_path: Path) -> None:
-    study = made(
-        tmp_path / "s", "table5", {("lenet-cifar10", "wsm", "0.01"): [0.6]}, ("recipe", "objective", "local.lr")
-    )
-    (cells,) = tables(study, 12)
+    ours = {("lenet-cifar10", "wsm", "0.01"): [0.6]}
+    study = made(tmp_path / "s", "table5", ours, ("recipe", "objective", "local.lr"), rounds=12)
+    (cells,) = tables(study)
     assert "published, %" not in cells.heading
     assert "A shorter version of 12 rounds" in cells.notes[0]
 
 
 def test_every_cell_of_the_papers_tables_has_a_published_number() -> None:
     for name in ("table2", "table4", "table5"):  # which have the cells of the others
-        cells = plan(load_design(name))
-        assert all(of_the_paper(cell) is not None for cell in cells), name
+        recipes = Reproduction.of(name).recipes()
+        assert all(of_the_paper(recipe) is not None for recipe in recipes.values()), name
 
 
 def test_a_part_is_chosen_by_words() -> None:
-    cells = plan(load_design("table5"))
-    kept = narrowed(cells, ["dataset=cifar100", "lr=0.01,0.03", "objective=wsm", "seeds=1"])
-    assert [(cell.settings["local.lr"], len(cell.runs)) for cell in kept] == [(0.03, 1), (0.01, 1)]
-    assert [run.seed for run in narrowed(cells, ["seeds=0,2"])[0].runs] == [0, 2]
+    runs = Reproduction.of("table5").asked.runs
+    kept = narrowed(runs, ["dataset=cifar100", "lr=0.01,0.03", "objective=wsm", "seeds=1"])
+    assert [(run.recipe.local.lr, run.slot.seed) for run in kept] == [(0.03, 0), (0.01, 0)]
+    assert {run.slot.seed for run in narrowed(runs, ["seeds=0,2"])} == {0, 2}
     with pytest.raises(
-        InputError, match=r"lr is 0\.2, which is not in this part of the study; there are: 0\.07, 0\.05"
+        InputError, match=r"lr is 0\.2, which is not in this part of the study; there are: 0\.07, "
     ):
-        narrowed(cells, ["lr=0.2"])
+        narrowed(runs, ["lr=0.2"])
     with pytest.raises(InputError, match="seeds is 7; up to 3, or some of 0, 1, 2, was expected"):
-        narrowed(cells, ["seeds=7"])
+        narrowed(runs, ["seeds=7"])
 
 
 def test_published_results_of_somebody_come_from_a_file(tmp_path: Path) -> None:
@@ -168,8 +170,10 @@ def test_published_results_of_somebody_come_from_a_file(tmp_path: Path) -> None:
         "# from somewhere\nobjective,local.lr,accuracy,sd,seeds\nwsm,0.05,0.7,0.01,5\ncross_entropy,,0.6,0.02,4\n"
     )
     source = source_of(str(file))
-    cells = plan(load_design("demo", {"objective": ["wsm", "cross_entropy"], "local.lr": [0.05, 0.1]}))
-    found = [(number.accuracy, number.seeds) if (number := source(cell)) else None for cell in cells]
+    recipes = [
+        load("demo", [f"objective={o}", f"local.lr={r}"]) for o in ("wsm", "cross_entropy") for r in (0.05, 0.1)
+    ]
+    found = [(number.accuracy, number.seeds) if (number := source(recipe)) else None for recipe in recipes]
     assert found == [(0.7, 5), None, (0.6, 4), (0.6, 4)]
     file.write_text("objective,accuracy\nwsm,much\n")
     with pytest.raises(InputError, match=r"row 1 of .* has no numbers accuracy, sd and seeds"):
@@ -181,13 +185,12 @@ def test_published_results_of_somebody_come_from_a_file(tmp_path: Path) -> None:
 def test_what_a_study_beside_has_finished_is_taken_over(tmp_path: Path) -> None:
     keys = ("recipe", "objective", "local.lr")
     made(tmp_path / "table5", "table5", {("lenet-cifar10", "wsm", "0.01"): [0.6, 0.61, 0.62]}, keys)
-    other = StudyFolder.of(tmp_path / "table3", load_design("table3"))
-    runs = [run for cell in plan(load_design("table3")) for run in cell.runs]
+    other, runs = StudyFolder.of(tmp_path / "table3", load_design("table3")), Reproduction.of("table3").asked.runs
     adopted = adopt(other, runs)
-    assert sorted((run.recipe.data["name"], run.recipe.local.lr, run.seed) for run in adopted) == [
+    assert sorted((run.recipe.data["name"], run.recipe.local.lr, run.slot.seed) for run in adopted) == [
         ("cifar10", 0.01, seed) for seed in range(3)
     ]
-    assert all(other.state(run).kind == "finished" for run in adopted)
+    assert all(other.state(run.slot).kind == "finished" for run in adopted)
     assert adopt(other, runs) == []
 
 

@@ -12,12 +12,11 @@ import pytest
 import yaml
 
 from fedrecall.errors import InputError
-from fedrecall.studies.cells import plan
+from fedrecall.studies.cells import cells_of, plan
 from fedrecall.studies.choice import choose
 from fedrecall.studies.compare import compare
 from fedrecall.studies.design import Design, load_design
 from fedrecall.studies.folder import StudyFolder
-from fedrecall.studies.progress import Course, seconds_left
 from fedrecall.studies.sweep import Study
 from fedrecall.studies.table import StudyTable, study_table
 from fedrecall.studies.table_texts import as_csv, as_latex, as_markdown
@@ -48,15 +47,14 @@ def study(folder: Path, numbers: dict[tuple[str, float], list[tuple[list[float],
     grid = {"objective": objectives, "local.lr": rates}
     design = load_design("demo", grid, seeds=seeds, settings=settings, **asked)
     place = StudyFolder.of(folder, design)
-    for cell in plan(design):
-        found = numbers[cell.settings["objective"], cell.settings["local.lr"]]
-        for run, (val, test) in zip(cell.runs, found):
-            write_run(place.run(run), run.recipe.tree(), val, test)
+    for run in plan(design, cells_of(design)):
+        val, test = numbers[run.recipe.objective["name"], run.recipe.local.lr][run.slot.seed]
+        write_run(place.run(run.slot), run.recipe.tree(), val, test)
     return design
 
 
 def table_of(folder: Path, design: Design) -> StudyTable:
-    return study_table(design, plan(design), StudyFolder(folder))
+    return study_table(design, cells_of(design), StudyFolder(folder))
 
 
 PLAIN = [([0.1, 0.50], 0.52), ([0.1, 0.60], 0.58), ([0.1, 0.40], 0.40)]
@@ -99,17 +97,17 @@ def test_an_option_is_chosen_on_validation_data_where_test_data_would_choose_oth
 
 
 def test_a_value_with_a_run_that_diverged_is_not_chosen(tmp_path: Path) -> None:
-    cells = plan(load_design("demo", {"local.lr": [0.1, 0.2, 0.3]}, seeds=2))
+    cells = cells_of(load_design("demo", {"local.lr": [0.1, 0.2, 0.3]}, seeds=2))
     scores = dict(zip((cell.name for cell in cells), ([0.3, 0.3], [0.9, None], [0.4, 0.2])))
     assert [cell.settings["local.lr"] for cell in choose(cells, ["local.lr"], scores)] == [0.1]
 
 
 def test_cells_that_did_not_end_say_so_and_the_others_stand(tmp_path: Path) -> None:
     design = study(tmp_path / "s", {("cross_entropy", 0.1): PLAIN, ("wsm", 0.1): WSM})
-    folder, (plain, wsm) = StudyFolder(tmp_path / "s"), plan(design)
-    summary = folder.run(plain.runs[1]) / "summary.json"
+    folder, (plain, wsm) = StudyFolder(tmp_path / "s"), cells_of(design)
+    summary = folder.run(plain.slots[1]) / "summary.json"
     summary.write_text(json.dumps({"status": "diverged", "rounds_done": 6, "warnings": []}))
-    folder.note_failure(wsm.runs[0], "ValueError; see seed-0.log")
+    folder.note_failure(wsm.slots[0], "ValueError; see seed-0.log")
     first, second = table_of(tmp_path / "s", design).records()
     assert (first["seeds"], first["state"]) == (2, "diverged in round 7 (seed 1)")
     assert first["final_accuracy"] == pytest.approx(0.46)
@@ -122,10 +120,10 @@ def test_the_texts_have_the_same_numbers(tmp_path: Path) -> None:
     table = table_of(tmp_path / "s", design)
     lines = list(csv.DictReader(io.StringIO(as_csv(table))))
     assert [float(line["final_accuracy"]) for line in lines] == [0.5, 0.58]
-    assert "| wsm | 3 | 58.0 ± 10.6 | 70.0 ± 0.0 | +10.0 ± 0.0 | +8.0 | +3.0 to +13.0 | 3/3 |" in as_markdown(
+    assert "| WSM | 3 | 58.0 ± 10.6 | 70.0 ± 0.0 | +10.0 ± 0.0 | +8.0 | +3.0 to +13.0 | 3/3 |" in as_markdown(
         table
     )
-    assert r"cross\_entropy & 3 & 50.0 $\pm$ 9.2 & 50.0 $\pm$ 10.0" in as_latex(table)
+    assert r"cross entropy & 3 & 50.0 $\pm$ 9.2 & 50.0 $\pm$ 10.0" in as_latex(table)
     assert as_latex(table).count(r"\\") == 3
 
 
@@ -160,15 +158,3 @@ def test_a_study_of_another_day_is_opened_by_its_folder(tmp_path: Path) -> None:
     assert [line["final_accuracy"] for line in lines] == [pytest.approx(0.5), pytest.approx(0.58)]
     assert [len(runs) for runs in opened.runs.values()] == [3, 3]
     assert "6 of 6" in repr(opened)
-
-
-def test_the_time_left_is_that_of_the_rounds_left(tmp_path: Path) -> None:
-    done = Course("a", 10, done=10, began=0.0, ended=20.0, kind="finished")  # 2 s a round
-    half = Course("a", 10, done=5, first=0, began=0.0, kind="running")  # in 10 s: 2 s a round
-    other = Course("b", 30, kind="waiting")  # of which nothing is known: 2 s a round too
-    kept = Course("a", 10, done=10, first=10, kind="finished")  # from before: says nothing
-    assert seconds_left([done, half, other, kept], 1, now=10.0) == pytest.approx(5 * 2 + 30 * 2)
-    assert seconds_left([done, half, other, kept], 2, now=10.0) == pytest.approx(
-        60
-    )  # the longest alone takes that
-    assert seconds_left([other], 1, now=10.0) is None

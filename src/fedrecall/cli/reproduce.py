@@ -22,8 +22,7 @@ from fedrecall.cli.options import (
 
 if TYPE_CHECKING:
     from fedrecall.studies.published_table import Texts
-    from fedrecall.studies.reproduce import Plan
-    from fedrecall.studies.sweep import Study
+    from fedrecall.studies.reproduce import Plan, Reproduction
 
 
 @click.command(
@@ -74,7 +73,7 @@ def reproduce(
         result = {"what": name, **plan_values(plan)}
         if not dry_run:
             study = made.carry_out(quiet=quiet or as_json)
-            result |= show_result(study, made.draw(study), rounds, as_json=as_json, trains=made.trains)
+            result |= show_result(made, study.path, made.draw(study), as_json=as_json)
         results.append(result)
     if as_json:
         click.echo(json.dumps(results if what == "all" else results[0]))
@@ -112,19 +111,17 @@ def show_plan(plan: Plan) -> None:
     say(f"{len(plan.states)} runs, {plan.done} done; {rest}; {plan.folder.path}")
 
 
-def show_result(
-    study: Study, figures: list[Path], rounds: int | None, *, as_json: bool, trains: bool
-) -> dict[str, Any]:
+def show_result(made: Reproduction, folder: Path, figures: list[Path], *, as_json: bool) -> dict[str, Any]:
     """The tables on the screen and as files, and where the figures are."""
     from fedrecall.studies.published_table import tables
 
-    found = tables(study, rounds) if trains and not study.design.figures else []
+    found = tables(made) if not made.asked.design.figures else []
     for texts in found:
-        texts.write(study.path)
+        texts.write(folder)
         if not as_json:
             show_texts(texts)
     if not as_json:
-        for path in [*figures, study.path]:
+        for path in [*figures, folder]:
             say(str(path))
     shown = {texts.name: [dict(zip(texts.heading, row)) for row in texts.rows] for texts in found}
     notes = list(dict.fromkeys(note for texts in found for note in texts.notes))

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from fedrecall.cli.options import (
     OPEN,
+    complete_recipe,
     data_option,
     engine_options,
     execution,
     json_option,
     out_option,
     quiet_option,
-    recipe_argument,
     report_option,
     say,
     words_of,
@@ -29,11 +30,19 @@ if TYPE_CHECKING:
     from fedrecall.studies.sweep import Asked, Study
 
 
+def complete_study(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
+    """The shipped studies and recipes that begin so, or else files."""
+    from fedrecall.studies.design import shipped
+
+    names = [CompletionItem(name) for name in shipped() if name.startswith(typed)]
+    return names + complete_recipe(context, parameter, typed)
+
+
 @click.command(
     context_settings=OPEN,
     epilog="Example: fedrecall sweep demo objective=cross_entropy,wsm partition.alpha=0.1,0.5 --seeds 5",
 )
-@recipe_argument
+@click.argument("recipe", shell_complete=complete_study)
 @click.argument("settings", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=V1,V2..]...")
 @click.option("--seeds", metavar="N", help="How many seeds, or which: 5, or [3,4,9] (default: 1).")
 @click.option("--same-partition", is_flag=True, default=None, help="Seeds leave the partition as it is.")
@@ -41,6 +50,9 @@ if TYPE_CHECKING:
 @click.option("--choose", multiple=True, metavar="KEY", help="Take the value that is best on validation data.")
 @click.option("--jobs", type=int, metavar="N", help="Runs at once (default: as many as there are CPUs).")
 @click.option("--dry-run", is_flag=True, help="List the runs, and how far they are, and do nothing.")
+@click.option(
+    "--time", "timed", is_flag=True, help="With --dry-run: try some rounds, and say how long it will take."
+)
 @out_option
 @engine_options
 @data_option
@@ -56,6 +68,7 @@ def sweep(
     choose: tuple[str, ...],
     jobs: int | None,
     dry_run: bool,
+    timed: bool,
     out: Path | None,
     engine: str | None,
     workers: str | None,
@@ -81,8 +94,10 @@ def sweep(
     design = load_design(recipe, grid_of(words_of(settings)), **given)
     place = execution(engine=engine, workers=workers, data=data)["execution"]
     asked = Asked.of(recipe, design, out, jobs, place)
+    if timed and not dry_run:
+        raise InputError("--time is given, but it is for --dry-run: say that too")
     if dry_run:
-        show_plan(asked, as_json=as_json)
+        show_plan(asked, timed=timed, as_json=as_json)
         return
     study = carry_out(asked, quiet=quiet or as_json, report=report)
     show_study(study, as_json=as_json)
@@ -108,20 +123,28 @@ def single_values(grid: Mapping[str, list[Any]]) -> dict[str, Any]:
     return {key: values[0] for key, values in grid.items()}
 
 
-def show_plan(asked: Asked, *, as_json: bool) -> None:
+def show_plan(asked: Asked, *, timed: bool, as_json: bool) -> None:
     """The runs, and how far each is."""
+    from fedrecall.report.tables import duration
+    from fedrecall.studies.estimate import costs, seconds_left
+    from fedrecall.studies.folder import OVER
+
     states = asked.states()
+    left = [run for run in asked.runs if states[run.slot].kind not in OVER]
+    seconds = seconds_left(costs(left), states, asked.jobs) if timed else None
     if as_json:
         runs = [
-            {"cell": run.cell, "seed": run.seed, "state": state.kind, "rounds_done": state.rounds}
-            for run, state in states.items()
+            {"cell": slot.cell, "seed": slot.seed, "state": state.kind, "rounds_done": state.rounds}
+            for slot, state in states.items()
         ]
-        click.echo(json.dumps({"path": str(asked.path), "jobs": asked.jobs, "runs": runs}))
+        click.echo(json.dumps({"path": str(asked.path), "jobs": asked.jobs, "seconds": seconds, "runs": runs}))
         return
-    for run, state in states.items():
-        say(f"{run.title}: {in_words(state)} of {run.recipe.rounds} rounds")
+    for run in asked.runs:
+        say(f"{run.slot.title}: {in_words(states[run.slot])} of {run.recipe.rounds} rounds")
     done = sum(state.kind == "finished" for state in states.values())
     say(f"{len(states)} runs, {done} done, {asked.jobs} at once; {asked.path}")
+    if seconds is not None:
+        say(f"about {duration(seconds)} for what is left, if nothing else keeps this machine busy")
 
 
 def in_words(state: State) -> str:

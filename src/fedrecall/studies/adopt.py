@@ -18,13 +18,13 @@ HEAVY = shutil.ignore_patterns(files.CHECKPOINTS, files.STATES, files.MODEL, fil
 
 def adopt(folder: StudyFolder, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     """Copy the records of each run that is not begun here and finished in a study beside; those that were."""
-    waiting = {run: identity(run.recipe.tree()) for run in runs if folder.state(run).kind == "waiting"}
+    waiting = {run: identity(run.recipe.tree()) for run in runs if folder.state(run.slot).kind == "waiting"}
     if not waiting:
         return []
     adopted = []
     for path, found in finished_beside(folder.path):
         for run in [run for run, wanted in waiting.items() if wanted == found]:
-            copy_records(path, folder.run(run))
+            copy_records(path, folder.run(run.slot))
             adopted.append(run)
             del waiting[run]
     return adopted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,26 +14,43 @@ from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.layers import load, merge, put_value, without_the_others
 from fedrecall.recipe.recipe import NAMED, Recipe
+from fedrecall.runs import files
 from fedrecall.studies.design import Design
 
 LONGEST_NAME = 120  # characters of a folder's name
 
 
 @dataclass(frozen=True, eq=False)
-class PlannedRun:
-    """One run of a study: its recipe, and where it lies below the study's folder."""
+class Slot:
+    """Where a run lies below the study's folder, whether it is there or not."""
 
     cell: str
     seed: int
-    recipe: Recipe
 
     @property
     def folder(self) -> Path:
-        return Path("runs") / self.cell / f"seed-{self.seed}"
+        return Path(files.RUNS) / self.cell / f"seed-{self.seed}"
 
     @property
     def title(self) -> str:
         return f"{self.cell} seed {self.seed}"
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """A combination of settings, and a run for each seed."""
+
+    name: str
+    settings: Tree  # by dotted key: those of its case and of the grid
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A run to be carried out in a slot."""
+
+    slot: Slot
+    recipe: Recipe
 
     @property
     def has_own_code(self) -> bool:
@@ -40,36 +58,34 @@ class PlannedRun:
         return any(":" in getattr(self.recipe, section)["name"] for section in NAMED)
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """A combination of settings, and its runs."""
-
-    name: str
-    settings: Tree  # by dotted key: those of its case and of the grid
-    runs: tuple[PlannedRun, ...]
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.runs[0].recipe
-
-
-def plan(design: Design, execution: Tree | None = None) -> list[Cell]:
-    """All cells with their recipes; one that is no recipe is an `InputError` which names the cell."""
+def cells_of(design: Design) -> list[Cell]:
+    """All cells, in the order of rows. No recipe is loaded: whoever only reads a study need not have them."""
     combinations = design.combinations()
     varied = varying_keys(combinations)
     cells: list[Cell] = []
     taken: set[str] = set()
     for settings in combinations:
         name = cell_name({key: settings[key] for key in varied if key in settings}, taken)
-        try:
-            recipes = [run_recipe(design, settings, seed, execution) for seed in design.seeds]
-        except InputError as error:
-            raise InputError(f"the cell {name!r}: {error}" if varied else str(error)) from None
-        runs = tuple(PlannedRun(name, seed, recipe) for seed, recipe in zip(design.seeds, recipes))
-        cells.append(Cell(name, settings, runs))
+        cells.append(Cell(name, settings, tuple(Slot(name, seed) for seed in design.seeds)))
     check_baseline(design, cells)
-    check_choose(design, cells)
     return cells
+
+
+def plan(design: Design, cells: Sequence[Cell], execution: Tree | None = None) -> list[PlannedRun]:
+    """The runs in the order in which they are carried out: every cell with the first seed, then with the next.
+
+    A cell that makes no recipe is an `InputError` which names it.
+    """
+    runs = []
+    for slots in zip(*(cell.slots for cell in cells)):
+        for cell, slot in zip(cells, slots):
+            try:
+                recipe = run_recipe(design, cell.settings, slot.seed, execution)
+            except InputError as error:
+                raise InputError(f"the cell {cell.name!r}: {error}" if len(cells) > 1 else str(error)) from None
+            refuse_blind_choice(design, cell, recipe)
+            runs.append(PlannedRun(slot, recipe))
+    return runs
 
 
 def run_recipe(design: Design, settings: Tree, seed: int, execution: Tree | None = None) -> Recipe:
@@ -136,14 +152,13 @@ def is_baseline(design: Design, cell: Cell) -> bool:
     return all(key in cell.settings and cell.settings[key] == value for key, value in design.baseline.items())
 
 
-def check_choose(design: Design, cells: list[Cell]) -> None:
+def refuse_blind_choice(design: Design, cell: Cell, recipe: Recipe) -> None:
     """An `InputError` if there is nothing to choose on."""
-    for cell in cells if design.choose else []:
-        if cell.recipe.partition.get("validation") == 0:
-            raise InputError(
-                f"choose is {', '.join(design.choose)}, but partition.validation of the cell {cell.name!r} is 0: "
-                "options are chosen on validation data, never on test data"
-            )
+    if design.choose and recipe.partition.get("validation") == 0:
+        raise InputError(
+            f"choose is {', '.join(design.choose)}, but partition.validation of the cell {cell.name!r} is 0: "
+            "options are chosen on validation data, never on test data"
+        )
 
 
 def some(cells: list[Cell]) -> str:

@@ -12,16 +12,16 @@ from fedrecall.runs.reader import RunRecord
 from fedrecall.studies.cells import Cell
 
 
-def last_validation(record: RunRecord, window: int) -> float | None:
-    """The mean validation accuracy over the evaluated rounds among the last `window` that the run did."""
+def last_validation(record: RunRecord) -> float | None:
+    """The mean validation accuracy over the evaluated rounds among the last ones that the run did."""
     rounds, values = record.curve("val_accuracy")
-    last = values[rounds > record.rounds_done - window] if len(rounds) else values
+    last = values[rounds > record.rounds_done - window_of(record)] if len(rounds) else values
     return float(last.mean()) if len(last) else None
 
 
-def window_of(cell: Cell) -> int:
-    """Over how many last rounds a run is judged: as many as are tested, so that both go by the same rounds."""
-    return max(1, cell.recipe.tested_rounds)
+def window_of(record: RunRecord) -> int:
+    """Over how many last rounds a run is judged: as many as were tested, so that both go by the same rounds."""
+    return int(record.summary.get("final_accuracy_rounds") or 1)
 
 
 def choose(cells: Sequence[Cell], keys: Sequence[str], scores: Mapping[str, Sequence[float | None]]) -> list[Cell]:

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedrecall.errors import InputError, short_repr
+from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.options import Whole
 from fedrecall.recipe.files import Tree, read
+from fedrecall.recipe.files import shipped as recipes
 from fedrecall.recipe.settings import Settings
 from fedrecall.safe_parsing import yaml_value
 
@@ -136,6 +137,11 @@ def study_tree(source: str) -> Tree:
     """What a study's file says, its recipes' files named from here; of a recipe, only that it is the one."""
     path = shipped().get(source, Path(source))
     if not path.is_file():
+        known = {*recipes(), *shipped()}
+        if source not in known and not path.suffix and "/" not in source:
+            raise InputError(
+                f"there is no recipe or study {source!r}, by name or as a file; {nearest(source, known)}"
+            )
         return {"recipe": source}
     tree = read(str(path))
     if not SIGNS & set(tree):

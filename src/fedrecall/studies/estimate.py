@@ -21,7 +21,8 @@ from fedrecall.runs.folder import RunFolder
 from fedrecall.scratch import ScratchFolder
 from fedrecall.simulation.journal import Journal
 from fedrecall.simulation.round import Experiment, clients_per_round
-from fedrecall.studies.cells import PlannedRun
+from fedrecall.studies.cells import PlannedRun, Slot
+from fedrecall.studies.folder import State
 from fedrecall.torch_state import fixed_torch_state
 
 TIMED_ROUNDS = 3  # of one client each; the first is not counted, as it sets things up
@@ -44,6 +45,12 @@ def costs(runs: Sequence[PlannedRun]) -> Mapping[PlannedRun, Cost]:
     examples = {kind: run.recipe for run, kind in kinds.items()}
     measured = {kind: cost_of(recipe) for kind, recipe in examples.items()}
     return {run: measured[kind] for run, kind in kinds.items()}
+
+
+def seconds_left(costs: Mapping[PlannedRun, Cost], states: Mapping[Slot, State], jobs: int) -> float:
+    """Until all these runs are done, so many at once; of a run that is begun, what is left of it."""
+    left = [cost.seconds * (1 - states[run.slot].rounds / run.recipe.rounds) for run, cost in costs.items()]
+    return max([sum(left) / max(jobs, 1), *left], default=0.0)
 
 
 def kind_of(recipe: Recipe) -> str:

@@ -16,12 +16,13 @@ from fedrecall.atomic_files import explain_write_errors, write_text
 from fedrecall.display import printable
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
+from fedrecall.recipe.recipe import identity
 from fedrecall.runs import files
 from fedrecall.runs.folder import explain_folder_errors
 from fedrecall.runs.reader import RunRecord, is_run, read_tree
 from fedrecall.safe_parsing import yaml_value
 from fedrecall.simulation.resume import differences
-from fedrecall.studies.cells import PlannedRun
+from fedrecall.studies.cells import PlannedRun, Slot
 from fedrecall.studies.design import SHOWN, Design
 
 Kind = Literal["waiting", "begun", "finished", "diverged", "failed"]
@@ -82,30 +83,30 @@ class StudyFolder:
         finally:
             lock.release(force=True)
 
-    def run(self, run: PlannedRun) -> Path:
-        return self.path / run.folder
+    def run(self, slot: Slot) -> Path:
+        return self.path / slot.folder
 
-    def log(self, run: PlannedRun) -> Path:
+    def log(self, slot: Slot) -> Path:
         """What the run has printed."""
-        return self.path / f"{run.folder}.log"
+        return self.path / f"{slot.folder}.log"
 
-    def failure(self, run: PlannedRun) -> Path:
+    def failure(self, slot: Slot) -> Path:
         """Why it failed, if it did."""
-        return self.path / f"{run.folder}.failed"
+        return self.path / f"{slot.folder}.failed"
 
-    def note_failure(self, run: PlannedRun, words: str) -> None:
-        with explain_write_errors(self.failure(run)):
-            self.failure(run).parent.mkdir(parents=True, exist_ok=True)
-        write_text(self.failure(run), words + "\n")
+    def note_failure(self, slot: Slot, words: str) -> None:
+        with explain_write_errors(self.failure(slot)):
+            self.failure(slot).parent.mkdir(parents=True, exist_ok=True)
+        write_text(self.failure(slot), words + "\n")
 
-    def forget_failure(self, run: PlannedRun) -> None:
-        self.failure(run).unlink(missing_ok=True)
+    def forget_failure(self, slot: Slot) -> None:
+        self.failure(slot).unlink(missing_ok=True)
 
-    def state(self, run: PlannedRun) -> State:
+    def state(self, slot: Slot) -> State:
         """How far the run is, by what it has left."""
-        record = RunRecord(self.run(run))
+        record = RunRecord(self.run(slot))
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return State("failed", words=printable(self.failure(run).read_text(encoding="utf-8").strip()))
+            return State("failed", words=printable(self.failure(slot).read_text(encoding="utf-8").strip()))
         if not is_run(record.path):
             return State("waiting")
         try:
@@ -119,15 +120,14 @@ class StudyFolder:
 
     def refuse_other(self, run: PlannedRun) -> None:
         """An `InputError` if in its place is a run of another recipe, as after a recipe's file has changed."""
-        if not is_run(self.run(run)):
+        path = self.run(run.slot)
+        if not is_run(path):
             return
-        before, now = RunRecord(self.run(run)).recipe, run.recipe.tree()
-        changed = list(differences({"run": before}, {"run": now}))
-        aside = ("run.execution", "run.checkpoint")
-        changed = [each.removeprefix("run.") for each in changed if not each.startswith(aside)]
+        before, now = identity(RunRecord(path).recipe), identity(run.recipe.tree())
+        changed = [each.removeprefix("run.") for each in differences({"run": before}, {"run": now})]
         if changed:
             raise InputError(
-                f"the run in {str(self.run(run))!r} is of another recipe: {'; '.join(changed)}; choose another "
+                f"the run in {str(path)!r} is of another recipe: {'; '.join(changed)}; choose another "
                 "folder with --out"
             )
 

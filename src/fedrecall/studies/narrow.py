@@ -1,56 +1,51 @@
-"""A part of a study: the cells and seeds that words choose. The study stays what it is; only less of it is run."""
+"""A part of a study: the runs that words choose. The study stays what it is; only less of it is run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from fedrecall.errors import InputError
 from fedrecall.recipe.layers import look_up
-from fedrecall.studies.cells import Cell
+from fedrecall.recipe.recipe import Recipe
+from fedrecall.studies.cells import PlannedRun
 from fedrecall.studies.design import grid_of
 
 # What people say for a key of a recipe.
 SHORT = {"dataset": "data", "lr": "local.lr", "norm": "model.norm", "alpha": "partition.alpha"}
 
 
-def narrowed(cells: Sequence[Cell], words: Iterable[str]) -> list[Cell]:
-    """The cells that have one of the given values of each key, with the seeds that are given."""
+def narrowed(runs: Sequence[PlannedRun], words: Iterable[str]) -> list[PlannedRun]:
+    """The runs that have one of the given values of each key, with the seeds that are given."""
     wanted = grid_of(words)
     seeds = wanted.pop("seeds", None)
-    kept = list(cells)
+    kept = list(runs)
     for key, values in wanted.items():
         kept = having(kept, key, values)
-    return kept if seeds is None else [with_seeds(cell, seeds) for cell in kept]
+    return kept if seeds is None else with_seeds(kept, seeds)
 
 
-def having(cells: Sequence[Cell], key: str, values: Sequence[Any]) -> list[Cell]:
-    there = {cell.name: value_of(cell, SHORT.get(key, key)) for cell in cells}
-    known = list(dict.fromkeys(there.values()))
+def having(runs: Sequence[PlannedRun], key: str, values: Sequence[Any]) -> list[PlannedRun]:
+    there = [value_of(run.recipe, SHORT.get(key, key)) for run in runs]
     for value in values:
-        if value not in known:
-            found = ", ".join(str(each) for each in known if each is not None)
-            raise InputError(
-                f"{key} is {value!r}, which is not in this part of the study; there are: {found or '-'}"
-            )
-    return [cell for cell in cells if there[cell.name] in values]
+        if value not in there:
+            known = ", ".join(str(each) for each in dict.fromkeys(there) if each is not None) or "none"
+            raise InputError(f"{key} is {value!r}, which is not in this part of the study; there are: {known}")
+    return [run for run, value in zip(runs, there) if value in values]
 
 
-def value_of(cell: Cell, key: str) -> Any:
-    """Of the cell's recipe; of a section, what it names."""
-    value = look_up(cell.recipe.tree(), key)
+def value_of(recipe: Recipe, key: str) -> Any:
+    """Of a section, what it names."""
+    value = look_up(recipe.tree(), key)
     return value.get("name") if isinstance(value, Mapping) else value
 
 
-def with_seeds(cell: Cell, seeds: Sequence[Any]) -> Cell:
+def with_seeds(runs: Sequence[PlannedRun], seeds: Sequence[Any]) -> list[PlannedRun]:
     """A single number stands for that many of the study's seeds, from its first; several are the seeds."""
-    known = [run.seed for run in cell.runs]
+    known = list(dict.fromkeys(run.slot.seed for run in runs))
     if len(seeds) == 1 and isinstance(seeds[0], int) and 1 <= seeds[0] <= len(known):
-        return replace(cell, runs=cell.runs[: seeds[0]])
-    if len(seeds) == 1 or any(seed not in known for seed in seeds):
-        given = ", ".join(map(str, seeds))
-        raise InputError(
-            f"seeds is {given}; up to {len(known)}, or some of {', '.join(map(str, known))}, was expected"
-        )
-    return replace(cell, runs=tuple(run for run in cell.runs if run.seed in seeds))
+        seeds = known[: seeds[0]]
+    elif len(seeds) == 1 or any(seed not in known for seed in seeds):
+        given, there = (", ".join(map(str, each)) for each in (seeds, known))
+        raise InputError(f"seeds is {given}; up to {len(known)}, or some of {there}, was expected")
+    return [run for run in runs if run.slot.seed in seeds]

@@ -20,13 +20,13 @@ from fedrecall.engines.processes import worker_main
 from fedrecall.engines.processes.search_path import libraries_first
 from fedrecall.errors import ClientError
 from fedrecall.studies import serving
-from fedrecall.studies.cells import PlannedRun
+from fedrecall.studies.cells import PlannedRun, Slot
 from fedrecall.studies.folder import StudyFolder
 
 GRACE = 60.0  # seconds for the checkpoints of runs that are told to stop
 PAUSE = 0.5  # seconds between two looks at the clock while nothing happens
 
-Seen = Callable[[PlannedRun, str, object], None]  # what happened to a run: "began", "round", or how it ended
+Seen = Callable[[Slot, str, object], None]  # what happened to a run: "began", "round", or how it ended
 
 
 @dataclass(eq=False)
@@ -70,9 +70,10 @@ class Pool:
         while waiting and (idle or len(self.members) < self.jobs):
             member = idle.pop() if idle else self._start()
             member.run = run = waiting.pop()
-            self.folder.forget_failure(run)
-            order = serving.Order(run.recipe.tree(), self.folder.run(run), self.folder.log(run))
-            self.seen(run, "began", None)
+            self.folder.forget_failure(run.slot)
+            paths = self.folder.run(run.slot), self.folder.log(run.slot)
+            order = serving.Order(run.recipe.tree(), *paths)
+            self.seen(run.slot, "began", None)
             with contextlib.suppress(ConnectionError):  # noticed when its answer is awaited
                 member.connection.send(order)
 
@@ -92,13 +93,15 @@ class Pool:
             message = link.receive(member.connection)
         except EOFError:
             code = self._bury(member)
-            self._over(run, "failed", f"its process ended with exit code {code}; see {self.folder.log(run).name}")
+            self._over(
+                run, "failed", f"its process ended with exit code {code}; see {self.folder.log(run.slot).name}"
+            )
             return
         if message == "here":
             return
         kind, words, *trace = message
         if kind == "round":
-            self.seen(run, kind, words)
+            self.seen(run.slot, kind, words)
             return
         if trace:  # it could not import what is ours: no other process could
             raise ClientError(f"a worker process could not begin:\n\n{trace[0].rstrip()}")
@@ -109,8 +112,8 @@ class Pool:
 
     def _over(self, run: PlannedRun, kind: str, words: str) -> None:
         if kind == "failed":
-            self.folder.note_failure(run, words)
-        self.seen(run, kind, words)
+            self.folder.note_failure(run.slot, words)
+        self.seen(run.slot, kind, words)
 
     def _bury(self, member: Member) -> int:
         member.process.kill()  # it may have closed its connection and live on

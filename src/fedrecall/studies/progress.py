@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedrecall.display import printable
 from fedrecall.report.tables import duration
-from fedrecall.studies.cells import Cell, PlannedRun
+from fedrecall.studies.cells import PlannedRun, Slot
 from fedrecall.studies.folder import State
 
 MOST_ROWS = 20  # of cells that are not done; a terminal has not many more lines
@@ -40,8 +40,8 @@ class Progress:
 
     def __init__(
         self,
-        cells: Sequence[Cell],
-        states: Mapping[PlannedRun, State],
+        runs: Sequence[PlannedRun],
+        states: Mapping[Slot, State],
         jobs: int,
         *,
         quiet: bool = False,
@@ -49,13 +49,10 @@ class Progress:
     ) -> None:
         self.jobs, self.console = jobs, console or Console(stderr=True)
         self.courses = {}
-        for cell in cells:
-            for run in cell.runs:
-                state = states[run]
-                done = run.recipe.rounds if state.kind == "finished" else state.rounds
-                self.courses[run] = Course(
-                    cell.name, run.recipe.rounds, done, done, kind=state.kind, words=state.words
-                )
+        for run in runs:
+            state, rounds = states[run.slot], run.recipe.rounds
+            done = rounds if state.kind == "finished" else state.rounds
+            self.courses[run.slot] = Course(run.slot.cell, rounds, done, done, kind=state.kind, words=state.words)
         self.lines = not quiet and not self.console.is_terminal
         drawn = not quiet and self.console.is_terminal
         self.live = (
@@ -75,9 +72,9 @@ class Progress:
         if self.live:
             self.live.stop()
 
-    def seen(self, run: PlannedRun, kind: str, what: object) -> None:
+    def seen(self, slot: Slot, kind: str, what: object) -> None:
         """Something happened to a run."""
-        course, now = self.courses[run], time.monotonic()
+        course, now = self.courses[slot], time.monotonic()
         if kind == "began":
             course.kind, course.began, course.words = "running", now, ""
             return
@@ -91,7 +88,7 @@ class Progress:
         if self.lines:
             words = f"{kind}: {course.words}" if course.words else kind
             self.console.print(
-                f"{run.title}: {words} ({self.headline()})", markup=False, highlight=False, soft_wrap=True
+                f"{slot.title}: {words} ({self.headline()})", markup=False, highlight=False, soft_wrap=True
             )
 
     def tick(self) -> None:
@@ -112,17 +109,17 @@ class Progress:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         for title in ("cell", "done", "running", "wrong"):
             table.add_column(title)
-        by_cell: dict[str, list[tuple[PlannedRun, Course]]] = {}
-        for run, course in self.courses.items():
-            by_cell.setdefault(course.cell, []).append((run, course))
+        by_cell: dict[str, list[tuple[Slot, Course]]] = {}
+        for slot, course in self.courses.items():
+            by_cell.setdefault(course.cell, []).append((slot, course))
         left = {name: pairs for name, pairs in by_cell.items() if any(c.kind != "finished" for _, c in pairs)}
         # Those at work first, then those with something to say, then those that wait.
         order = sorted(left, key=lambda name: -max(INTEREST.get(course.kind, 0) for _, course in left[name]))
         for name in order[:MOST_ROWS]:
             pairs = left[name]
             done = sum(course.kind == "finished" for _, course in pairs)
-            running = [f"seed {run.seed}: {c.done}/{c.rounds}" for run, c in pairs if c.kind == "running"]
-            wrong = [f"seed {run.seed} {c.kind}" for run, c in pairs if c.kind in ("diverged", "failed")]
+            running = [f"seed {slot.seed}: {c.done}/{c.rounds}" for slot, c in pairs if c.kind == "running"]
+            wrong = [f"seed {slot.seed} {c.kind}" for slot, c in pairs if c.kind in ("diverged", "failed")]
             texts = [name, f"{done}/{len(pairs)}", ", ".join(running), ", ".join(wrong)]
             table.add_row(*(Text(printable(text)) for text in texts))
         more = [Text(f"... and {len(order) - MOST_ROWS} more cells")] if len(order) > MOST_ROWS else []

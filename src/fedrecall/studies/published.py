@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from fedrecall.errors import InputError
+from fedrecall.recipe.recipe import Recipe
 from fedrecall.report import paper_results
 from fedrecall.report.intervals import welch_interval
 from fedrecall.report.tables import mean_and_deviation
 from fedrecall.report.wording import in_hundred, points
 from fedrecall.safe_parsing import regular_file, yaml_value
-from fedrecall.studies.cells import Cell
 from fedrecall.studies.narrow import value_of
 
 PAPER = "paper"  # the one that this package implements
@@ -32,7 +32,7 @@ class Published:
     remark: str = ""  # in what the settings differ, or may differ, from ours
 
 
-Source = Callable[[Cell], Published | None]
+Source = Callable[[Recipe], Published | None]
 
 
 def source_of(name: str) -> Source:
@@ -40,11 +40,11 @@ def source_of(name: str) -> Source:
     if name == PAPER:
         return of_the_paper
     rows = read_rows(Path(name))
-    return lambda cell: next((number for settings, number in rows if fits(cell, settings)), None)
+    return lambda recipe: next((number for settings, number in rows if fits(recipe, settings)), None)
 
 
-def of_the_paper(cell: Cell) -> Published | None:
-    found = paper_results.published(cell.recipe.tree())
+def of_the_paper(recipe: Recipe) -> Published | None:
+    found = paper_results.published(recipe.tree())
     return None if found is None else Published(found.accuracy, found.sd, paper_results.SEEDS, found.differs)
 
 
@@ -70,8 +70,8 @@ def read_rows(path: Path) -> list[tuple[dict[str, object], Published]]:
     return found
 
 
-def fits(cell: Cell, settings: dict[str, object]) -> bool:
-    return all(value_of(cell, key) == value for key, value in settings.items())
+def fits(recipe: Recipe, settings: dict[str, object]) -> bool:
+    return all(value_of(recipe, key) == value for key, value in settings.items())
 
 
 @dataclass(frozen=True)

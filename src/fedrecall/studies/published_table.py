@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedrecall.atomic_files import write_text
 from fedrecall.errors import InputError
 from fedrecall.recipe.names import titles
+from fedrecall.recipe.recipe import Recipe
 from fedrecall.report.comparison import Method
 from fedrecall.report.wording import KEY_NAMES, points
 from fedrecall.studies.cells import Cell
 from fedrecall.studies.choice import others
+from fedrecall.studies.folder import StudyFolder
 from fedrecall.studies.narrow import value_of
 from fedrecall.studies.published import HEADING, Beside, Published, Source, remarks, source_of
-from fedrecall.studies.sweep import Study
-from fedrecall.studies.table import Row, StudyTable, paired
-from fedrecall.studies.table_texts import csv_text, exact, latex, markdown, paired_texts
+from fedrecall.studies.reproduce import Reproduction
+from fedrecall.studies.table import Row, StudyTable, paired, study_table
+from fedrecall.studies.table_texts import csv_text, latex, markdown, paired_texts, setting_text
 
 NORM, OBJECTIVE = "model.norm", "objective"
 PAIRING = ("wsm", "batch"), ("cross_entropy", "group")  # what the paper's Table 1 sets against each other
@@ -45,37 +47,40 @@ class Texts:
             write_text(folder / f"published-{self.name}.{kind}", text)
 
 
-def tables(study: Study, shortened: int | None) -> list[Texts]:
+def tables(made: Reproduction) -> list[Texts]:
     """A row for each cell; and, where there are both objectives, for each pair of them."""
-    table, name = study.result(), study.design.published
+    asked, shortened = made.asked, made.shortened
+    table, name = study_table(asked.design, made.cells(), StudyFolder(asked.path)), asked.design.published
     source, said = source_of(name) if name and shortened is None else nothing, []
     if shortened is not None:
         said = [
             f"A shorter version of {shortened} rounds: it shows that everything runs, and is never to be set "
             "against published numbers."
         ]
-    found = [cells_table(study, table, source, said)]
-    pairs = list(pairs_of(table))
-    return [*found, pairs_table(pairs, table, source, said)] if pairs else found
+    recipes = made.recipes()
+    found = [cells_table(made, table, source, said)]
+    pairs = list(pairs_of(table, recipes))
+    theirs = {name: source(recipe) for name, recipe in recipes.items()}
+    return [*found, pairs_table(pairs, table, theirs, said)] if pairs else found
 
 
-def nothing(cell: Cell) -> Published | None:
+def nothing(recipe: Recipe) -> Published | None:
     """What is published of a study that does not say."""
     return None
 
 
-def settings_texts(table: StudyTable, row: Row) -> list[str]:
-    return [value if isinstance(value, str) else exact(value) for value in row.settings.values()]
+def settings_texts(row: Row) -> list[str]:
+    return [setting_text(key, value) for key, value in row.settings.items()]
 
 
-def cells_table(study: Study, table: StudyTable, source: Source, said: list[str]) -> Texts:
+def cells_table(made: Reproduction, table: StudyTable, source: Source, said: list[str]) -> Texts:
     rows = [
-        Beside(row.numbers.get("final_accuracy", []), best(study, table, row.cell, source)) for row in table.rows
+        Beside(row.numbers.get("final_accuracy", []), best(made, table, row.cell, source)) for row in table.rows
     ]
     known = any(row.published for row in rows)
     head = [KEY_NAMES.get(key, key) + (" (chosen)" if key in table.chosen else "") for key in table.keys]
     texts = [
-        [*settings_texts(table, row), str(row.seeds), *beside.texts()[: None if known else 1], row.trouble]
+        [*settings_texts(row), str(row.seeds), *beside.texts()[: None if known else 1], row.trouble]
         for row, beside in zip(table.rows, rows)
     ]
     head += ["seeds", *HEADING[: None if known else 1], "state"]
@@ -87,18 +92,19 @@ def cells_table(study: Study, table: StudyTable, source: Source, said: list[str]
     return Texts("table", head, texts, [*notes, *remarks(rows)], len(table.keys))
 
 
-def best(study: Study, table: StudyTable, cell: Cell, source: Source) -> Published | None:
+def best(made: Reproduction, table: StudyTable, cell: Cell, source: Source) -> Published | None:
     """What is published for a cell; where a setting was chosen, the best published one of its values."""
+    recipes = made.recipes()
     if not table.chosen:
-        return source(cell)
+        return source(recipes[cell.name])
     mine = others(cell.settings, table.chosen)
-    alike = [each for each in study.cells if others(each.settings, table.chosen) == mine]
-    known = [(source(each), each) for each in alike]
-    found = [(number, each) for number, each in known if number is not None]
+    alike = [each for each in made.cells() if others(each.settings, table.chosen) == mine]
+    known = [(source(recipes[each.name]), recipes[each.name]) for each in alike]
+    found = [(number, recipe) for number, recipe in known if number is not None]
     if not found:
         return None
     number, there = max(found, key=lambda pair: pair[0].accuracy)
-    at = ", ".join(f"{KEY_NAMES.get(key, key)} {exact(value_of(there, key))}" for key in table.chosen)
+    at = ", ".join(f"{KEY_NAMES.get(key, key)} {setting_text(key, value_of(there, key))}" for key in table.chosen)
     remark = "; ".join(filter(None, [f"published: the best of its values, at {at}", number.remark]))
     return replace(number, remark=remark)
 
@@ -112,36 +118,39 @@ class Pair:
     words: str
 
 
-def pairs_of(table: StudyTable) -> Iterator[Pair]:
+def pairs_of(table: StudyTable, recipes: Mapping[str, Recipe]) -> Iterator[Pair]:
     """Like for like, and as the paper pairs norms."""
     for row in table.rows:
-        if value_of(row.cell, OBJECTIVE) != "wsm":
+        mine = recipes[row.cell.name]
+        if value_of(mine, OBJECTIVE) != "wsm":
             continue
         for other in table.rows:
-            aside = [*table.chosen, OBJECTIVE, NORM]
-            if value_of(other.cell, OBJECTIVE) != "cross_entropy":
+            aside, theirs = [*table.chosen, OBJECTIVE, NORM], recipes[other.cell.name]
+            if value_of(theirs, OBJECTIVE) != "cross_entropy":
                 continue
             if others(row.cell.settings, aside) != others(other.cell.settings, aside):
                 continue
-            norms = value_of(row.cell, NORM), value_of(other.cell, NORM)
+            norms = value_of(mine, NORM), value_of(theirs, NORM)
             if norms[0] == norms[1]:
                 yield Pair(row, other, f"like for like, {norms[0]} norm" if norms[0] else "like for like")
             elif (("wsm", norms[0]), ("cross_entropy", norms[1])) == PAIRING:
                 yield Pair(row, other, f"the paper's pairing: WSM with {norms[0]}, FedAvg with {norms[1]} norm")
 
 
-def pairs_table(pairs: Sequence[Pair], table: StudyTable, source: Source, said: list[str]) -> Texts:
+def pairs_table(
+    pairs: Sequence[Pair], table: StudyTable, theirs: Mapping[str, Published | None], said: list[str]
+) -> Texts:
     keys = [key for key in table.keys if key not in (OBJECTIVE, NORM)]
-    published = [(source(pair.wsm.cell), source(pair.other.cell)) for pair in pairs]
-    known = any(mine and theirs for mine, theirs in published)
+    published = [(theirs[pair.wsm.cell.name], theirs[pair.other.cell.name]) for pair in pairs]
+    known = any(first and second for first, second in published)
     rows = []
-    for pair, (mine, theirs) in zip(pairs, published):
-        settings = dict(zip(table.keys, settings_texts(table, pair.wsm)))
+    for pair, (first, second) in zip(pairs, published):
+        settings = dict(zip(table.keys, settings_texts(pair.wsm)))
         both = pair.wsm.runs and pair.other.runs
         found = paired(method_of(pair.wsm), method_of(pair.other)) if both else None
         row = [*(settings[key] for key in keys), pair.words, *paired_texts(found, "-")]
-        theirs_too = points(mine.accuracy - theirs.accuracy) if mine and theirs else "-"
-        rows.append([*row, *([theirs_too] if known else [])])
+        difference = points(first.accuracy - second.accuracy) if first and second else "-"
+        rows.append([*row, *([difference] if known else [])])
     head = [*(KEY_NAMES.get(key, key) for key in keys), "pairing", "WSM less cross-entropy, points"]
     head += ["95 % interval", "agree", *(["published"] if known else [])]
     notes = [

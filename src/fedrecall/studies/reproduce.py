@@ -10,14 +10,15 @@ from fedrecall.errors import InputError, nearest
 from fedrecall.front.execute import load_federation
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.names import titles
+from fedrecall.recipe.recipe import Recipe
 from fedrecall.report.comparison import group
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import RunRecord
 from fedrecall.studies.adopt import adopt
-from fedrecall.studies.cells import PlannedRun
+from fedrecall.studies.cells import Cell, PlannedRun, Slot, cells_of
 from fedrecall.studies.design import load_design, shipped
-from fedrecall.studies.estimate import Cost, costs
+from fedrecall.studies.estimate import Cost, costs, seconds_left
 from fedrecall.studies.folder import OVER, State, StudyFolder
 from fedrecall.studies.narrow import narrowed
 from fedrecall.studies.sweep import Asked, Study, carry_out
@@ -55,8 +56,8 @@ class Reproduction:
             design = load_design(name, settings={**design.settings, **short(rounds, design.figures)})
         title = Path(name).stem + (f"-{rounds}-rounds" if rounds is not None else "")
         asked = Asked.of(name, design, out or FOLDER / title, jobs, execution)
-        asked = replace(asked, cells=narrowed(asked.cells, words))
-        return cls(Path(name).stem, replace(asked, jobs=min(asked.jobs, len(asked.runs))), rounds)
+        runs = narrowed(asked.runs, words)
+        return cls(Path(name).stem, replace(asked, runs=runs, jobs=min(asked.jobs, len(runs))), rounds)
 
     @property
     def trains(self) -> bool:
@@ -66,16 +67,29 @@ class Reproduction:
         """What there is to do. Runs that other studies beside have finished count as done."""
         folder = StudyFolder(self.asked.path)
         states = self.asked.states()
-        left = [run for run in self.asked.runs if states[run].kind not in OVER] if self.trains else []
+        left = [run for run in self.asked.runs if states[run.slot].kind not in OVER] if self.trains else []
         return Plan(self, states, costs(left), folder)
+
+    def cells(self) -> list[Cell]:
+        """Those of which a run is asked for, with the seeds that are."""
+        wanted = {(run.slot.cell, run.slot.seed) for run in self.asked.runs}
+        cells = [
+            replace(cell, slots=tuple(slot for slot in cell.slots if (slot.cell, slot.seed) in wanted))
+            for cell in cells_of(self.asked.design)
+        ]
+        return [cell for cell in cells if cell.slots]
+
+    def recipes(self) -> dict[str, Recipe]:
+        """By cell, of its first run."""
+        return {run.slot.cell: run.recipe for run in reversed(self.asked.runs)}
 
     def carry_out(self, *, quiet: bool) -> Study:
         """What is not done yet."""
         folder = StudyFolder.of(self.asked.path, self.asked.design)
         if not self.trains:
             for run in self.asked.runs:
-                write_partition(folder.run(run), run)
-            return Study(self.asked.path, self.asked.cells)
+                write_partition(folder.run(run.slot), run.recipe)
+            return Study(self.asked.path)
         adopt(folder, self.asked.runs)
         return carry_out(self.asked, quiet=quiet, report=True)
 
@@ -84,7 +98,7 @@ class Reproduction:
         from fedrecall.report.figures.write import write_figures
 
         wanted = self.asked.design.figures
-        runs = [RunRecord(study.folder.run(run)) for run in self.asked.runs]
+        runs = [RunRecord(study.folder.run(run.slot)) for run in self.asked.runs]
         runs = [run for run in runs if (run.path / files.RECIPE).is_file() and (run.metrics or not self.trains)]
         if not wanted or not runs:
             return []
@@ -106,7 +120,7 @@ class Plan:
     """How far a reproduction is, and what the rest takes."""
 
     reproduction: Reproduction
-    states: dict[PlannedRun, State]
+    states: dict[Slot, State]
     costs: Mapping[PlannedRun, Cost]
     folder: StudyFolder
 
@@ -117,10 +131,7 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Until all is done, with several runs at once; of a run that is begun, what is left of it."""
-        left = sum(
-            cost.seconds * (1 - self.states[run].rounds / run.recipe.rounds) for run, cost in self.costs.items()
-        )
-        return left / max(1, self.reproduction.asked.jobs)
+        return seconds_left(self.costs, self.states, self.reproduction.asked.jobs)
 
     @property
     def bytes(self) -> float:
@@ -134,10 +145,10 @@ def short(rounds: int, figures: Sequence[str]) -> Tree:
     return {"rounds": rounds, **({"forgetting.every": max(1, rounds // 10)} if HEATMAPS in figures else {})}
 
 
-def write_partition(path: Path, run: PlannedRun) -> None:
+def write_partition(path: Path, recipe: Recipe) -> None:
     """What a figure of class shares is drawn from: the recipe, and who has what."""
     if (path / files.PARTITION).is_file():
         return
-    federation, folder = load_federation(run.recipe), RunFolder.create(path)
-    folder.write_text(files.RECIPE, run.recipe.yaml())
+    federation, folder = load_federation(recipe), RunFolder.create(path)
+    folder.write_text(files.RECIPE, recipe.yaml())
     federation.assignment.save(folder.path, federation.training_counts())

@@ -19,8 +19,9 @@ from fedrecall.front.run import Run
 from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
 from fedrecall.runs.lines import read_lines
+from fedrecall.runs.reader import is_run
 from fedrecall.simulation.progress import is_wanted
-from fedrecall.studies.cells import Cell, PlannedRun, plan
+from fedrecall.studies.cells import Cell, PlannedRun, Slot, cells_of, plan
 from fedrecall.studies.design import Design, load_design
 from fedrecall.studies.folder import OVER, State, StudyFolder
 from fedrecall.studies.pool import Pool
@@ -42,11 +43,9 @@ class Study:
     `Study(path)` opens one that `sweep` has made.
     """
 
-    def __init__(self, path: str | Path, cells: Sequence[Cell] | None = None) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.folder = StudyFolder(self.path)
-        if cells is not None:
-            self.cells = list(cells)
 
     @cached_property
     def design(self) -> Design:
@@ -56,18 +55,18 @@ class Study:
     @cached_property
     def cells(self) -> list[Cell]:
         """The combinations of settings, and the runs of each."""
-        return plan(self.design)
+        return cells_of(self.design)
 
     @property
-    def states(self) -> dict[PlannedRun, State]:
+    def states(self) -> dict[Slot, State]:
         """How far each run is."""
-        return {run: self.folder.state(run) for cell in self.cells for run in cell.runs}
+        return {slot: self.folder.state(slot) for cell in self.cells for slot in cell.slots}
 
     @property
     def runs(self) -> dict[str, list[Run]]:
         """The runs that have begun, by cell."""
         return {
-            cell.name: [Run(self.folder.run(run)) for run in cell.runs if self.folder.state(run).kind != "waiting"]
+            cell.name: [Run(path) for path in map(self.folder.run, cell.slots) if is_run(path)]
             for cell in self.cells
         }
 
@@ -102,9 +101,9 @@ class Study:
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["cell", "seed", "rounds", "seconds"])
-        for run, state in self.states.items():
-            spent = read_lines(self.folder.run(run) / files.TIMINGS) if state.kind in OVER else []
-            writer.writerow([run.cell, run.seed, len(spent), f"{sum(line['seconds'] for line in spent):.3f}"])
+        for slot, state in self.states.items():
+            spent = read_lines(self.folder.run(slot) / files.TIMINGS) if state.kind in OVER else []
+            writer.writerow([slot.cell, slot.seed, len(spent), f"{sum(line['seconds'] for line in spent):.3f}"])
         return out.getvalue()
 
     def __repr__(self) -> str:
@@ -154,7 +153,7 @@ class Asked:
     """A study that is about to be carried out: planned, and its folder known, nothing written yet."""
 
     design: Design
-    cells: list[Cell]
+    runs: list[PlannedRun]
     path: Path
     jobs: int
 
@@ -168,38 +167,33 @@ class Asked:
         execution: Tree | None = None,
     ) -> Asked:
         """Every recipe is loaded: what is wrong with one is found here."""
-        runs = len(design.combinations()) * len(design.seeds)
         if jobs is not None and jobs < 1:
             raise InputError(f"jobs is {jobs}; at least one was expected")
-        jobs = min(jobs or usable_cpus(), runs)
+        cells = cells_of(design)
+        jobs = min(jobs or usable_cpus(), len(cells) * len(design.seeds))
         # Runs that go at once share the CPUs: each has one worker. The bits are the same.
         one = {"workers": 1} if jobs > 1 else {}
-        cells = plan(design, {**one, **(execution or {})})
+        runs = plan(design, cells, {**one, **(execution or {})})
         path = Path(out) if out is not None else Path("runs") / f"{Path(source).stem}-sweep-{design.digest()[:8]}"
-        return cls(design, cells, path, jobs)
+        return cls(design, runs, path, jobs)
 
-    @property
-    def runs(self) -> list[PlannedRun]:
-        """In the order in which they are carried out: all cells with the first seed, then with the next."""
-        return [run for runs in zip(*(cell.runs for cell in self.cells)) for run in runs]
-
-    def states(self) -> dict[PlannedRun, State]:
+    def states(self) -> dict[Slot, State]:
         """How far each run is; a run of another recipe in its place is an `InputError`."""
         folder = StudyFolder(self.path)
         for run in self.runs:
             folder.refuse_other(run)
-        return {run: folder.state(run) for run in self.runs}
+        return {run.slot: folder.state(run.slot) for run in self.runs}
 
 
 def carry_out(asked: Asked, *, quiet: bool, report: bool) -> Study:
     """Whatever is not done, then the tables and the page."""
-    check_data(asked.cells)
+    check_data(asked.runs)
     folder = StudyFolder.of(asked.path, asked.design)
     with folder.locked():
         states = asked.states()
-        left = [run for run in asked.runs if states[run].kind not in OVER]
-        study = Study(asked.path, asked.cells)
-        with Progress(asked.cells, states, asked.jobs, quiet=quiet) as progress:
+        left = [run for run in asked.runs if states[run.slot].kind not in OVER]
+        study = Study(asked.path)
+        with Progress(asked.runs, states, asked.jobs, quiet=quiet) as progress:
             try:
                 Pool(folder, asked.jobs, progress.seen).carry_out(left, progress.tick)
             except KeyboardInterrupt:
@@ -213,11 +207,11 @@ def carry_out(asked: Asked, *, quiet: bool, report: bool) -> Study:
     return study
 
 
-def check_data(cells: Sequence[Cell]) -> None:
+def check_data(runs: Sequence[PlannedRun]) -> None:
     """An `InputError` before anything runs, if data are not there; each data set is looked at once."""
     seen = set()
-    for cell in cells:
-        key = json.dumps(cell.recipe.tree()["data"], sort_keys=True)
+    for recipe in (run.recipe for run in runs):
+        key = json.dumps(recipe.tree()["data"], sort_keys=True)
         if key not in seen:
             seen.add(key)
-            cell.recipe.create("data", folder=cell.recipe.execution.data)
+            recipe.create("data", folder=recipe.execution.data)

@@ -61,9 +61,9 @@ class Result:
 
     @classmethod
     def read(cls, cell: Cell, folder: StudyFolder) -> Result:
-        states = [folder.state(run) for run in cell.runs]
-        done = [run for run, state in zip(cell.runs, states) if state.kind == "finished"]
-        return cls(cell, states, [RunRecord(folder.run(run)) for run in done])
+        states = [folder.state(slot) for slot in cell.slots]
+        done = [slot for slot, state in zip(cell.slots, states) if state.kind == "finished"]
+        return cls(cell, states, [RunRecord(folder.run(slot)) for slot in done])
 
     @property
     def method(self) -> Method:
@@ -76,7 +76,7 @@ class Result:
     def numbers(self, key: str) -> list[float]:
         """Of each finished run that has it."""
         if key == "val_accuracy":
-            found = [last_validation(run, window_of(self.cell)) for run in self.runs]
+            found = [last_validation(run) for run in self.runs]
         else:
             found = [run.summary.get(key) for run in self.runs]
         return [float(value) for value in found if is_number(value)]
@@ -91,10 +91,10 @@ class Result:
     def trouble(self) -> str:
         """What is not finished, in words, the same ones together."""
         words: dict[str, list[str]] = {}
-        for run, state in zip(self.cell.runs, self.states):
+        for slot, state in zip(self.cell.slots, self.states):
             if state.kind != "finished":
                 why = state.words if state.kind == "diverged" else f"{WORDS[state.kind]} {state.words}".strip()
-                words.setdefault(why, []).append(str(run.seed))
+                words.setdefault(why, []).append(str(slot.seed))
         seeds = [f"{why} (seed {', '.join(which)})" for why, which in words.items()]
         return "; ".join(seeds)
 
@@ -188,7 +188,7 @@ def row_of(
         difference = paired(result.method, against.method)
     return Row(
         cell=result.cell,
-        settings={key: setting_of(result.cell, key) for key in keys},
+        settings={key: setting_of(result, key) for key in keys},
         seeds=len(result.runs),
         numbers={key: result.numbers(key) for key in metrics},
         paired=difference,
@@ -198,11 +198,13 @@ def row_of(
     )
 
 
-def setting_of(cell: Cell, key: str) -> Any:
-    """A number or a word; of a key that the cell does not set, what its recipe has."""
-    value = cell.settings[key] if key in cell.settings else look_up(cell.recipe.tree(), key)
-    if key not in cell.settings and isinstance(value, dict) and "name" in value:
-        value = value["name"]
+def setting_of(result: Result, key: str) -> Any:
+    """A number or a word; of a key that the cell does not set, what its runs have."""
+    if key in result.cell.settings:
+        value = result.cell.settings[key]
+    else:
+        value = look_up(result.runs[0].recipe, key) if result.runs else "-"
+        value = value["name"] if isinstance(value, dict) and "name" in value else value
     return value if isinstance(value, int | float) else short_value(value)
 
 
@@ -219,7 +221,7 @@ def notes_of(design: Design, results: Sequence[Result], shown: Sequence[Result])
         )
     if design.choose:
         what = " and ".join(f"{key} (of {', '.join(map(short_value, design.grid[key]))})" for key in design.choose)
-        rounds = sorted({window_of(result.cell) for result in results})
+        rounds = sorted({window_of(run) for result in results for run in result.runs})
         last = count_of(rounds[0], "round") if len(rounds) == 1 else "tested rounds"
         notes.append(
             f"Chosen for each row: {what}, by the mean validation accuracy over the last {last} and the seeds; "

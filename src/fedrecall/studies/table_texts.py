@@ -6,6 +6,8 @@ import csv
 import io
 from collections.abc import Sequence
 
+from fedrecall.recipe.names import titles
+from fedrecall.recipe.recipe import NAMED
 from fedrecall.report.table_texts import escape
 from fedrecall.report.tables import mean_and_deviation
 from fedrecall.report.units import SIGNED, with_unit
@@ -18,13 +20,12 @@ TITLES = {
     "val_accuracy": "validation",
     "forgetting": "forgetting",
 }
-UNITS = {"final_accuracy_macro": "final_accuracy"}  # shown as the other is
 FORMULAS = tuple("=+-@\t\r")  # what a spreadsheet computes
 
 
 def heading(table: StudyTable) -> list[str]:
     words = [KEY_NAMES.get(key, key) + (" (chosen)" if key in table.chosen else "") for key in table.keys]
-    words += ["seeds", *(with_unit(TITLES[key], UNITS.get(key, key)) for key in table.metrics)]
+    words += ["seeds", *(with_unit(TITLES[key], key) for key in table.metrics)]
     words += ["difference, points", "95 % interval", "agree"] if table.has_baseline else []
     return [*words, *(["state"] if any(row.trouble for row in table.rows) else [])]
 
@@ -35,7 +36,7 @@ def body(table: StudyTable) -> list[list[str]]:
 
 
 def line(table: StudyTable, row: Row) -> list[str]:
-    texts = [number if isinstance(number, str) else exact(number) for number in row.settings.values()]
+    texts = [setting_text(key, value) for key, value in row.settings.items()]
     texts.append(str(row.seeds))
     texts += [mean_and_deviation(values, signed=key in SIGNED) or "-" for key, values in row.numbers.items()]
     if table.has_baseline:
@@ -52,15 +53,12 @@ def paired_texts(paired: Paired | None, otherwise: str) -> list[str]:
     return [points(paired.mean), between, f"{paired.agree}/{len(paired.values)}"]
 
 
-def exact(number: float | bool) -> str:
-    """As it was typed, not rounded as a result is."""
-    return (
-        in_words(number)
-        if isinstance(number, bool)
-        else f"{number:.6g}"
-        if isinstance(number, float)
-        else str(number)
-    )
+def setting_text(key: str, value: float | str) -> str:
+    """`FedAvg` for an algorithm's name; a number as it was typed, not rounded as a result is."""
+    if isinstance(value, str):
+        named = titles().of(key, {"name": value}) if key in NAMED else value
+        return named or in_words(value)  # cross-entropy has no title: it is what an algorithm has by itself
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def as_csv(table: StudyTable) -> str:
@@ -104,7 +102,8 @@ def as_latex(table: StudyTable) -> str:
 
 def latex(head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str], columns: str) -> str:
     r"""A tabular for a paper, `\usepackage{booktabs}` expected; what is to be said about it as comments above."""
-    first, *others = [" & ".join(map(escape, texts)) + r" \\" for texts in (head, *rows)]
+    cells = [["--" if text == "-" else escape(text) for text in texts] for texts in (head, *rows)]
+    first, *others = [" & ".join(texts) + r" \\" for texts in cells]
     begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
     said = [f"% {note}" for note in notes]
     return "\n".join([*said, begin, r"\toprule", first, r"\midrule", *others, r"\bottomrule", end, ""])
