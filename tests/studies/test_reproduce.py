@@ -24,7 +24,7 @@ from fedrecall.studies.adopt import adopt
 from fedrecall.studies.design import load_design, shipped
 from fedrecall.studies.folder import StudyFolder
 from fedrecall.studies.narrow import narrowed
-from fedrecall.studies.published import of_the_paper, source_of
+from fedrecall.studies.published import source_of
 from fedrecall.studies.published_table import tables
 from fedrecall.studies.reproduce import Reproduction
 
@@ -143,12 +143,6 @@ def test_a_shorter_version_is_marked_and_never_set_against_published_numbers(tmp
     (cells,) = tables(study)
     assert "published, %" not in cells.heading
     assert "A shorter version of 12 rounds" in cells.notes[0]
-
-
-def test_every_cell_of_the_papers_tables_has_a_published_number() -> None:
-    for name in ("table2", "table4", "table5"):  # which have the cells of the others
-        recipes = Reproduction.of(name).recipes()
-        assert all(of_the_paper(recipe) is not None for recipe in recipes.values()), name
 
 
 def test_a_part_is_chosen_by_words() -> None:

@@ -17,7 +17,7 @@ from fedrecall.report.paper_results import published, rows
 
 FOLDER = Path(str(resources.files("fedrecall"))) / "studies" / "shipped"
 STUDIES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yaml"))}
-KEYS = {"about", "recipe", "grid", "cases", "seeds", "baseline", "choose"}
+KEYS = {"about", "recipe", "grid", "cases", "seeds", "baseline", "choose", "published", "figures"}
 CELLS = {  # counted by hand: cases x rates x norms x objectives, and the like
     "table1": 3 * 2 * 9,
     "table2": 4 * 2 * 2,
@@ -59,6 +59,8 @@ def test_a_study_is_well_formed_and_every_cell_is_a_recipe_of_its_own(name: str)
     study = STUDIES[name]
     assert set(study) <= KEYS
     assert 0 < len(study["about"]) < 115
+    assert study.get("published") == ("paper" if name.startswith("table") else None)
+    assert bool(study.get("figures")) == name.startswith("fig-")
     assert study["seeds"] == (1 if name == "fig-partitions" else 3)
     cells = list(settings(study))
     assert len({recipe_of(cell).digest() for cell in cells}) == len(cells) == CELLS[name]
