@@ -1,10 +1,12 @@
-"""Number types with their ranges, which the options of everything that a recipe names are made of."""
+"""Types with their ranges, which the options of everything that a recipe names are made of."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 LARGEST_WHOLE = 2**63 - 1  # that files and libraries hold
 LARGEST_REAL = 3.4028234e38  # that a float32 holds, in which training computes
@@ -22,3 +24,29 @@ Rate = Annotated[float, Field(ge=0, le=LARGEST_REAL, allow_inf_nan=False)]
 
 
 Scale = Annotated[float, Field(gt=0, le=1e18, allow_inf_nan=False)]  # its square is a number too
+
+
+Shares = tuple[float, ...]
+
+
+def is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def one_of(*names: str) -> Callable[[Any], str | Shares]:
+    """What a prior may be: one of these words, or the shares themselves."""
+
+    def checked(value: Any) -> str | Shares:
+        if isinstance(value, str) and value in names:
+            return value
+        if isinstance(value, list | tuple) and all(map(is_share, value)) and any(value):
+            return tuple(map(float, value))
+        raise ValueError(f"{', '.join(names)} or a list of class shares, from 0 up, was expected")
+
+    return checked
+
+
+checked_prior = one_of("uniform", "pooled")
+Prior = Annotated[str | Shares, BeforeValidator(checked_prior)]
+checked_judged_prior = one_of("as_trained", "uniform", "pooled")
+JudgedPrior = Annotated[str | Shares, BeforeValidator(checked_judged_prior)]

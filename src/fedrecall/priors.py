@@ -7,43 +7,15 @@ log(q_c / p_c) to its logits (docs/prior.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Annotated, Any
 
 import torch
-from pydantic import BeforeValidator
 from torch import Tensor
 
 from fedrecall.errors import InputError
+from fedrecall.options import Shares
 
 FAR = 0.1  # from equal shares: a model for these may lose so much accuracy on data that have others
 NEVER = -1e4  # for the logit of a class that is never met: finite, so that no NaN comes of it
-
-
-Shares = tuple[float, ...]
-
-
-def is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-
-
-def one_of(*names: str) -> Callable[[Any], str | Shares]:
-    """What a prior may be: one of these words, or the shares themselves."""
-
-    def checked(value: Any) -> str | Shares:
-        if isinstance(value, str) and value in names:
-            return value
-        if isinstance(value, list | tuple) and all(map(is_share, value)) and any(value):
-            return tuple(map(float, value))
-        raise ValueError(f"{', '.join(names)} or a list of class shares, from 0 up, was expected")
-
-    return checked
-
-
-checked_prior = one_of("uniform", "pooled")
-Prior = Annotated[str | Shares, BeforeValidator(checked_prior)]
-checked_judged_prior = one_of("as_trained", "uniform", "pooled")
-JudgedPrior = Annotated[str | Shares, BeforeValidator(checked_judged_prior)]
 
 
 def check_length(key: str, prior: str | Shares, num_classes: int) -> None:

@@ -18,7 +18,7 @@ from fedrecall.client.sums import Sums
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.models.build import build_model
 from fedrecall.objectives.base import Objective
-from fedrecall.priors import Shares
+from fedrecall.options import Shares
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.recipe.settings import BatchNorm, Local
 from fedrecall.vector import FlatModel, Tensors

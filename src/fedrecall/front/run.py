@@ -18,7 +18,8 @@ from fedrecall.front.run_recipe import load_run_recipe
 from fedrecall.models.judged import Shifted, with_shift
 from fedrecall.models.weights import read_weights
 from fedrecall.objectives import Objective
-from fedrecall.priors import check_length, checked_judged_prior
+from fedrecall.options import checked_judged_prior
+from fedrecall.priors import check_length
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.runs import files

@@ -8,7 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedrecall.labels import Labels
-from fedrecall.priors import FAR, Shares, shares_of, shift, unevenness
+from fedrecall.options import Shares
+from fedrecall.priors import FAR, shares_of, shift, unevenness
 from fedrecall.vector import Tensors
 
 NOTHING: frozenset[str] = frozenset()

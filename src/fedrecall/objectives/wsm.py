@@ -12,8 +12,8 @@ from fedrecall.labels import Labels
 from fedrecall.losses import log_weights, quick_cross_entropy
 from fedrecall.objectives.base import NOTHING, SHARES, TEACHER, Objective
 from fedrecall.objectives.distillation import distilled
-from fedrecall.options import Rate
-from fedrecall.priors import Prior, check_length, checked_prior
+from fedrecall.options import Prior, Rate, checked_prior
+from fedrecall.priors import check_length
 from fedrecall.vector import Tensors
 
 

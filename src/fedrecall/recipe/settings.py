@@ -16,8 +16,7 @@ from pydantic import (
 )
 
 from fedrecall.errors import InputError, nearest, short_repr
-from fedrecall.options import LARGEST_REAL, Positive, Rate, Whole
-from fedrecall.priors import JudgedPrior
+from fedrecall.options import LARGEST_REAL, JudgedPrior, Positive, Rate, Whole
 from fedrecall.safe_parsing import is_text
 
 MOST_THREADS = 1024  # more than any machine has; the system may refuse to start them, and that ends the process
