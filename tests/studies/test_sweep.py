@@ -147,6 +147,9 @@ def test_a_study_that_is_killed_twice_ends_with_the_same_tables(fedrecall) -> No
         assert Path("killed", name).read_bytes() == Path("whole", name).read_bytes(), name
     for path in Path("whole/runs").glob("*/*/metrics.jsonl"):
         assert path.read_bytes() == (Path("killed") / path.relative_to("whole")).read_bytes()
+    some = sorted(Path("killed/runs").glob("*/seed-1"))[-1]  # is what `fedrecall run` makes of its recipe
+    assert fedrecall("run", some / "recipe.yaml", "--out", "alone", "--quiet").code == 0
+    assert Path("alone/metrics.jsonl").read_bytes() == (some / "metrics.jsonl").read_bytes()
     assert Path("killed/report.html").exists()
     assert fedrecall("report", "killed", "--out", "again.html").code == 0
     assert fedrecall("compare", "killed", "--accuracy", "0.3").code == 0

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from filelock import FileLock, Timeout
 
 from fedrecall.atomic_files import explain_write_errors, write_text
 from fedrecall.display import printable
@@ -18,7 +17,7 @@ from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.recipe import identity
 from fedrecall.runs import files
-from fedrecall.runs.folder import explain_folder_errors
+from fedrecall.runs.folder import RunFolder, explain_folder_errors
 from fedrecall.runs.reader import RunRecord, is_run, read_tree
 from fedrecall.safe_parsing import yaml_value
 from fedrecall.simulation.resume import differences
@@ -49,7 +48,7 @@ class StudyFolder:
         """The folder, new or with this study in it; with anything else in it, it is refused."""
         with explain_folder_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            inside = [each.name for each in path.iterdir() if each.name != files.LOCK and ".part" not in each.name]
+            inside = [each.name for each in path.iterdir() if each.name != files.LOCK and each.name[0] != "."]
         folder = cls(path)
         if (path / files.STUDY).is_file():
             changed = list(differences(asked(folder.saved()), asked(design.tree())))
@@ -73,15 +72,12 @@ class StudyFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """For this process alone, until it ends, however it ends."""
-        lock = FileLock(self.path / files.LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise InputError(f"another process is at work in the folder {str(self.path)!r}") from None
+        folder = RunFolder(self.path)
+        folder.lock()
         try:
             yield
         finally:
-            lock.release(force=True)
+            folder.close()
 
     def run(self, slot: Slot) -> Path:
         return self.path / slot.folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +26,6 @@ from fedrecall.studies.cells import Cell, PlannedRun, Slot, cells_of, plan
 from fedrecall.studies.design import Design, load_design
 from fedrecall.studies.folder import OVER, State, StudyFolder
 from fedrecall.studies.pool import Pool
-from fedrecall.studies.progress import Progress
 from fedrecall.studies.table import StudyTable, study_table
 from fedrecall.studies.table_texts import as_csv, as_latex, as_markdown
 
@@ -131,10 +131,7 @@ def sweep(
     `recipe` is a shipped recipe's name or a file, or those of a study, over which the rest goes. The same call
     goes on where it was: runs that are done are kept. `jobs` runs go at once, by default as many as there are
     CPUs. Runs are made by recipes alone; for a model or data given as Python objects, call `federate` in a loop.
-
-    >>> from fedrecall import sweep
-    >>> study = sweep("demo", {"objective": ["cross_entropy", "wsm"]}, seeds=2)  # doctest: +SKIP
-    >>> study.table()  # doctest: +SKIP
+    (docs/sweeps.md has examples.)
     """
     given = {
         "cases": cases and [dict(case) for case in cases],
@@ -187,6 +184,10 @@ class Asked:
 
 def carry_out(asked: Asked, *, quiet: bool, report: bool) -> Study:
     """Whatever is not done, then the tables and the page."""
+    before = random.getstate()  # rich draws random numbers when it is imported, and they are the user's
+    from fedrecall.studies.progress import Progress
+
+    random.setstate(before)
     check_data(asked.runs)
     folder = StudyFolder.of(asked.path, asked.design)
     with folder.locked():
