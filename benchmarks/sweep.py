@@ -2,7 +2,7 @@
 
     python benchmarks/sweep.py                      3 cycles of 12 runs, each with one worker
 
-The two take turns, so that both meet the same weather; the ratio of each cycle and their median are printed. So are
+The two take turns, so that both meet the same weather; the ratio of each cycle and their median are printed, and
 the seconds of CPU that each took: on a busy machine these say what the clock does not.
 """
 
