@@ -58,7 +58,8 @@ def save(folder: Path, point: Checkpoint) -> None:
     }
     table = [pair for pair in sorted(point.versions.items()) if pair[1]]
     tensors["versions"] = torch.tensor(table, dtype=torch.int32).reshape(len(table), 2)
-    path = folder / f"round-{point.round:06d}.safetensors"
+    note_path = note_of(folder, point.round)
+    path = note_path.with_suffix(".safetensors")
     with explain_write_errors(path):
         folder.mkdir(exist_ok=True)
     content = save_tensors(tensors)
@@ -73,12 +74,12 @@ def save(folder: Path, point: Checkpoint) -> None:
             "recipe": point.recipe,
             "records": point.records,
         }
-        write_text(path.with_suffix(".json"), json.dumps({**note, "note_sha256": checksum(note)}) + "\n")
+        write_text(note_path, json.dumps({**note, "note_sha256": checksum(note)}) + "\n")
     except BaseException:  # without its note it is room that is lost
         with contextlib.suppress(OSError):
             path.unlink()
         raise
-    read(path.with_suffix(".json"))  # before an older one goes: is this one on the disk as it should be?
+    read(note_path)  # before an older one goes: is this one on the disk as it should be?
     for old in notes(folder)[:-KEPT]:
         delete(old)
 
@@ -92,6 +93,10 @@ def delete(note_path: Path) -> None:
 def checksum(note: Mapping[str, Any]) -> str:
     """Of a note's own content."""
     return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
+
+
+def note_of(folder: Path, round: int) -> Path:
+    return folder / f"round-{round:06d}.json"
 
 
 def notes(folder: Path) -> list[Path]:
@@ -150,7 +155,8 @@ def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint |
 
 
 def drop_after(folder: Path, round: int) -> list[Checkpoint]:
-    """Delete the checkpoints of later rounds, and what is no checkpoint; the others, the oldest first."""
+    """Delete the checkpoints of later rounds, and what is no checkpoint; the last two of the others, the oldest
+    first."""
     kept = []
     for note_path in notes(folder):
         try:
@@ -161,6 +167,8 @@ def drop_after(folder: Path, round: int) -> list[Checkpoint]:
             delete(note_path)
         else:
             kept.append(point)
+    while len(kept) > KEPT:  # of a process that was killed before it deleted the oldest
+        delete(note_of(folder, kept.pop(0).round))
     for path in folder.glob("round-*.safetensors"):  # of a process that was killed before it wrote the note
         if not path.with_suffix(".json").exists():
             delete_file(path, folder.parent)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from fedrecall.atomic_files import (
     delete_file,
     explain_write_errors,
     flush,
+    remove_dead_versions,
     remove_leftovers,
     replace_file,
     write_error,
@@ -47,11 +50,13 @@ class RunFolder:
         with explain_folder_errors(path):
             if (path / files.RECIPE).is_file() and finished_summary(path) is None:
                 raise InputError(
-                    f"the folder {str(path)!r} has an unfinished run; go on with it by: fedrecall resume {path}"
+                    f"the folder {str(path)!r} has an unfinished run; go on with it by: "
+                    f"fedrecall resume {shlex.quote(str(path))}"
                 )
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if path.exists() and not (path.is_dir() and all(map(is_of_a_start, path.iterdir()))):
                 raise InputError(f"the folder {str(path)!r} is not empty; choose another with --out")
             path.mkdir(parents=True, exist_ok=True)
+            remove_dead_versions(path / files.RECIPE)
         return cls(path)
 
     @classmethod
@@ -159,6 +164,11 @@ class RunFolder:
             file.close()
         self._open.clear()
         self._lock.release(force=True)
+
+
+def is_of_a_start(path: Path) -> bool:
+    """Is it what a run leaves that was killed before its first file was there?"""
+    return path.name == files.LOCK or fnmatch(path.name, ".recipe.*.part.yaml")
 
 
 @contextmanager
