@@ -134,10 +134,10 @@ class Loop:
         """Leave all that is done on disk, however it ended."""
         self.engine.close()
         self.states.roll_back()  # of a round that was not done
-        if ending != "finished":  # then workers may have been killed while they wrote
-            self.states.files.remove_leftovers()
         summary: dict[str, Any] = {}
         try:
+            if ending != "finished":  # then workers may have been killed while they wrote
+                self.states.files.remove_leftovers()
             if self.done.round > self.saved:
                 self._save()
             summary = self._summary(ending, time.perf_counter() - began)
@@ -145,7 +145,7 @@ class Loop:
             self.unwritten = self.unwritten or error  # what went wrong first says more
         self.folder.close()
         if self.unwritten:
-            raise WriteError(f"{self.unwritten}; make room and go on with: {self._resume()}")
+            raise WriteError(f"{self.unwritten}; {self.unwritten.remedy} and go on with: {self._resume()}")
         return summary
 
     def _resume(self) -> str:
@@ -206,8 +206,8 @@ class Loop:
             records=self.folder.records.note(),
         )
         checkpoint.save(self.folder.path / files.CHECKPOINTS, point)
+        self.saved = self.done.round  # whether or not what is superseded can be deleted
         self.states.keep(checkpoint.KEPT)
-        self.saved = self.done.round
 
     def _model(self) -> Tensors:
         """The global model after the last round that is done, and its buffers."""
