@@ -23,6 +23,7 @@ CHECKPOINTS = "checkpoints"
 STATES = "clients"
 
 LINES = (METRICS, TIMINGS, CLIENTS, EVENTS)  # a line a round, or a line an event
+DESCRIPTIONS = (ENVIRONMENT, ORIGIN, CARD, PARTITION)  # written once, before the first round
 
 
 def probe_file(run: Path, round: int) -> Path:

@@ -29,9 +29,9 @@ from fedrecall.atomic_files import (
 )
 from fedrecall.errors import InputError, short_repr
 from fedrecall.runs import files
-from fedrecall.runs.lines import as_json, lines_until, refuse_gaps
+from fedrecall.runs.lines import as_json, finite, lines_until, refuse_gaps
 from fedrecall.runs.reader import finished_summary, refuse_unwritable_name
-from fedrecall.runs.records import Records
+from fedrecall.runs.records import OWN_DIGEST, Records, tree_digest
 from fedrecall.vector import Tensors
 
 
@@ -106,7 +106,6 @@ class RunFolder:
                 delete_file(path, self.path)
         for folder in (self.path, self.path / files.FORGETTING):
             remove_leftovers(folder, self.path)
-        self.records.recall()
 
     def delete(self, name: str) -> None:
         delete_file(self.path / name, self.path)
@@ -118,6 +117,11 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.write_text(name, as_json(value, indent=2) + "\n")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """With a digest of its own, by which damage is found."""
+        written = finite(summary)
+        self.write_json(files.SUMMARY, {**written, OWN_DIGEST: tree_digest(written)})
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """One line of a `.jsonl` file, written before the next round begins; on a full disk, no half of it."""

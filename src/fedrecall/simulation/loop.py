@@ -111,6 +111,7 @@ class Loop:
                 self._describe()
             for note in notes:
                 self.journal.warn(self.done.round, note)
+            self.folder.records.recall()
             self.engine.open(self.experiment.job, self.experiment.federation, self.states.files)
         except BaseException:
             self.folder.close()
@@ -252,5 +253,5 @@ class Loop:
             "dropped_updates": dropped,
             "warnings": warnings,
         }
-        self.folder.write_json(files.SUMMARY, summary)
+        self.folder.write_summary(summary)
         return summary
