@@ -16,6 +16,7 @@ from fedrecall.runs.environment import environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import read_lines
 from fedrecall.runs.reader import has_partition
+from fedrecall.runs.records import changed_since
 from fedrecall.simulation.early_stopping import Best
 from fedrecall.simulation.failure_advice import add_advice, how_to_resume
 from fedrecall.simulation.journal import Journal
@@ -182,7 +183,8 @@ class Loop:
         folder.write_text(files.RECIPE, self.recipe.yaml())
         kept = checkpoint.drop_after(folder.path / files.CHECKPOINTS, round)
         self.states.restore([point.versions for point in kept])
-        if not has_partition(folder.path):
+        changed = changed_since(folder.path, kept[-1].records)
+        if {files.CARD, files.PARTITION} & set(changed) or not has_partition(folder.path):
             self._describe_partition()
         folder.event("resume", round, f"resumed after round {round}")
         self.journal.recall(read_lines(folder.path / files.EVENTS))
