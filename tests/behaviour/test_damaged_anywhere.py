@@ -101,13 +101,22 @@ def result(done: Any, command: str) -> dict[str, Any]:
         return {"out": done.out}
     if command.startswith("report"):
         return {"page": Path("it/report.html").read_bytes()}
-    numbers = ["metrics.jsonl", "clients.jsonl", "model.safetensors", "partition.npz", "partition.json", "recipe.yaml"]
+    numbers = [
+        "metrics.jsonl",
+        "clients.jsonl",
+        "model.safetensors",
+        "partition.npz",
+        "partition.json",
+        "recipe.yaml",
+    ]
     paths = [Path("it", name) for name in numbers]
     paths += [*Path("it/clients").rglob("*.safetensors"), *Path("it/checkpoints").glob("*.safetensors")]
     return {str(path): path.read_bytes() for path in paths}
 
 
-def what_is_wrong(done: Any, command: str, before: dict[str, bytes], whole: dict[str, Any], file: str) -> str | None:
+def what_is_wrong(
+    done: Any, command: str, before: dict[str, bytes], whole: dict[str, Any], file: str
+) -> str | None:
     lines = done.err.splitlines()
     if done.code == 2:
         if len(lines) != 1 or not lines[0].startswith("fedrecall: error: "):
@@ -117,7 +126,7 @@ def what_is_wrong(done: Any, command: str, before: dict[str, bytes], whole: dict
         return f"{done.code}: {done.err}"
     if result(done, command) == whole:
         return None
-    # A page may lack what was deleted, if that is said; without its summary, a run is shown as one that is not done.
+    # A page may lack what was deleted, if that is said; a run without its summary is shown as unfinished.
     said = f"note: 'it/{file}' is missing" in done.err
     shown = file == "summary.json" and "unfinished" in Path("it/report.html").read_text()
     gone = command.startswith("report") and not Path("it", file).exists()

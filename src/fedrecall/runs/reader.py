@@ -50,7 +50,8 @@ class RunRecord:
     def summary(self) -> Tree:
         path = self.path / files.SUMMARY
         summary = read_tree(path, json_value, schema.SUMMARY) or {}
-        if summary.pop(OWN_DIGEST, None) not in (None, tree_digest(summary)):
+        told = {key: value for key, value in summary.items() if key != OWN_DIGEST}
+        if summary.get(OWN_DIGEST) not in (None, tree_digest(told)):
             raise InputError(f"the file {str(path)!r} is damaged: it is not as it was written")
         return summary
 
@@ -225,9 +226,10 @@ def refuse_changed(run: RunRecord) -> None:
     for name in changed_since(run.path, note.get("records", {})):
         path = run.path / name
         if path.exists():
+            _ = run.probes  # which says more of what is wrong with one
             raise InputError(
-                f"{str(path)!r} is not as it was after round {note['round']}; put it back from a copy, or delete it "
-                "to go on without it"
+                f"{str(path)!r} is not as it was after round {note['round']}; put it back from a copy, or delete "
+                "it to go on without it"
             )
         warnings.warn(f"{str(path)!r} is missing; the rest is shown without it", Note, stacklevel=2)
 
@@ -237,11 +239,13 @@ def method(recipe: Tree) -> Tree:
     return {key: value for key, value in recipe.items() if key not in ("execution", "checkpoint", "rounds")}
 
 
-def without_nulls(tree: Any) -> Any:
+def without_nulls(tree: Tree) -> Tree:
     """What is null counts as not there."""
-    if not isinstance(tree, dict):
-        return tree
-    return {key: without_nulls(value) for key, value in tree.items() if value is not None}
+    return {
+        key: without_nulls(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }
 
 
 def has_partition(path: Path) -> bool:
