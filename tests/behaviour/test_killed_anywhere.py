@@ -58,7 +58,7 @@ def contents(folder: str) -> dict[str, Any]:
         if path.is_file() and path.name not in ("timings.jsonl", "events.jsonl", "lock"):
             content = path.read_bytes()
             told = json.loads(content) if path.suffix == ".json" else {}
-            for key in ("seconds", "records", "note_sha256", *(["sha256"] if path.name == "summary.json" else [])):
+            for key in ("seconds", "records", "note_sha256", "sha256"):  # of a note: of the file beside it
                 told.pop(key, None)
             found[str(path.relative_to(folder))] = told or content
     return found
@@ -163,15 +163,12 @@ def what_is_wrong_with(done: Any) -> str | None:
     return None if done.code == 0 or (done.code == 2 and sentence) else f"{done.code}: {done.err}"
 
 
-@pytest.mark.parametrize("words", [RUN, LONGER], ids=["a run", "a longer run"])
-def test_a_disk_that_refuses_any_change_is_one_sentence_and_the_run_goes_on_with_its_bits(
-    fedrecall: Any, request: pytest.FixtureRequest, words: tuple[str, ...]
-) -> None:
-    assert fedrecall(*RUN).code == 0
-    Path("it").rename("short")
-    begin = nothing if words == RUN else a_copy_of("short")
+def wrong_after_refusals(
+    fedrecall: Any, begin: Callable[[], None], words: tuple[str, ...]
+) -> Iterator[tuple[str, object]]:
+    """Each change, and what is wrong when it is refused or after: None if nothing is."""
     changes = changes_of(fedrecall, begin, words)
-    whole, cases = contents("it"), {}
+    whole = contents("it")
     for number, kind in enumerate(changes, start=1):
         refusal = REFUSALS[number % len(REFUSALS)]
         begin()
@@ -181,5 +178,14 @@ def test_a_disk_that_refuses_any_change_is_one_sentence_and_the_run_goes_on_with
         if not wrong:
             done = fedrecall(*command_after(words)) if done.code else done
             wrong = done.err if done.code else differences(contents("it"), whole)
-        cases[f"{number} ({kind}, {os.strerror(refusal)})"] = wrong
-    check(request.node.originalname, cases)
+        yield f"{words[0]} {number} ({kind}, {os.strerror(refusal)})", wrong
+
+
+def test_a_disk_that_refuses_any_change_is_one_sentence_and_the_run_goes_on_with_its_bits(
+    fedrecall: Any, request: pytest.FixtureRequest
+) -> None:
+    assert fedrecall(*RUN).code == 0
+    Path("it").rename("short")
+    cases = dict(wrong_after_refusals(fedrecall, nothing, RUN))
+    cases |= dict(wrong_after_refusals(fedrecall, a_copy_of("short"), LONGER))
+    check(request.node.name, cases)
