@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import re
@@ -16,6 +17,7 @@ from safetensors import SafetensorError
 from fedrecall.errors import WriteError
 
 PRIVATE = 0o600
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LEFTOVERS = (".*.part.*", ".tmp??????")  # of processes that were killed: ours, and what safetensors writes first
 
 
@@ -75,8 +77,11 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         raise write_error(path, OSError(int(found[1]), os.strerror(int(found[1])))) from None
 
 
-def write_error(path: Path, error: OSError) -> WriteError:
-    return WriteError(f"the file {str(path)!r} cannot be written: {error.strerror or error}")
+def write_error(path: Path, error: OSError, what: str = "written") -> WriteError:
+    found = WriteError(f"the file {str(path)!r} cannot be {what}: {error.strerror or error}")
+    if error.errno not in FULL:
+        found.remedy = "mend that"
+    return found
 
 
 def remove_leftovers(folder: Path, below: Path) -> None:
@@ -88,10 +93,14 @@ def remove_leftovers(folder: Path, below: Path) -> None:
 
 def delete_file(path: Path, below: Path) -> None:
     """Delete a regular file that really lies below a folder: nothing that a link leads to, nor the link."""
-    with contextlib.suppress(FileNotFoundError):
+    try:
         inside = path.parent.resolve().is_relative_to(below.resolve())
         if inside and stat.S_ISREG(path.lstat().st_mode):
             path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise write_error(path, error, "deleted") from None
 
 
 def remove_dead_versions(path: Path) -> None:

@@ -16,6 +16,8 @@ class InputError(ValueError):
 class WriteError(InputError):
     """A file could not be written, as on a full disk. That too can be mended, and the run goes on from there."""
 
+    remedy = "make room"  # what there is to do before it goes on
+
 
 class Note(UserWarning):
     """Something that a user should know, and need not mend: the command line prints it as a line."""

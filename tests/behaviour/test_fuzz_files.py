@@ -220,7 +220,7 @@ def a_csv(data: st.DataObject, place: Path) -> Callable[[], object]:
 
 
 def a_parquet(data: st.DataObject, place: Path) -> Callable[[], object]:
-    import pyarrow
+    pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
     table, file = pyarrow.table({"a": [1.0, 2.0, 3.0, 4.0], "y": ["c", "d", "c", "d"]}), io.BytesIO()

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import io
 import json
+import re
+import shlex
 import struct
 import tarfile
 import threading
@@ -137,6 +139,31 @@ def test_what_is_fetched_is_loaded_without_a_word(fedrecall, small_cifar10, tmp_
     loaded = cifar10()
     assert loaded.y_train.tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
     assert np.array_equal(loaded.x_train[:, 31, 31, 2], loaded.y_train)
+
+
+def test_the_advice_about_data_that_are_not_here_is_followed(fedrecall, small_cifar10, tmp_path) -> None:
+    words = ("partition", "lenet-cifar10", "partition={name: iid, clients: 2, validation: 0.2}")
+    (tmp_path / "empty").mkdir()
+    for place in ([], ["--data", tmp_path / "empty"]):
+        refused = fedrecall(*words, *place)
+        check_error(refused, "`fedrecall data fetch cifar10`", "with --data DIR")
+    (tmp_path / "file").touch()
+    check_error(
+        fedrecall("data", "fetch", "cifar10", "--to", tmp_path / "file" / "x"), "choose another with --to DIR"
+    )
+    command = re.search(r"`fedrecall ([^`]*)`", refused.err)[1]
+    assert fedrecall(*command.split(), "--to", tmp_path / "mine").code == 0
+    assert fedrecall(*words, "--data", tmp_path / "mine").code == 0
+    assert fedrecall(*command.split()).code == 0
+    assert fedrecall(*words).code == 0
+
+
+def test_an_example_of_help_works(fedrecall, small_cifar10, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in ("data", "data fetch", "data list", "data verify"):
+        example = re.search(r"Example: fedrecall (.*)", fedrecall(*command.split(), "--help").out)[1]
+        done = fedrecall(*shlex.split(example.replace("~", str(tmp_path))))
+        assert done.code == 0, done.err
 
 
 def test_the_archive_does_not_stay(fedrecall, small_cifar10, tmp_path) -> None:

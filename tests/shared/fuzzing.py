@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ import yaml
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, Note
 from fedrecall.front.execute import load_federation, recipe_experiment
 from fedrecall.recipe.layers import load as load_recipe
 from fedrecall.runs.folder import RunFolder
@@ -141,12 +142,13 @@ def listing(folder: Path) -> dict[str, tuple[bool, int, int]]:
 
 @contextmanager
 def refused_or_fine(outside: Path) -> Iterator[None]:
-    """Inside, an `InputError` with a sentence is well; any other exception fails, and what takes long.
+    """Inside, an `InputError` with a sentence is well, and a note; any other exception fails, and what takes long.
 
     Nothing may be made or changed below `outside`, but for the folder `run` there.
     """
     before, began = listing_around(outside), time.monotonic()
-    with suppress(InputError):
+    with suppress(InputError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", Note)
         yield
     assert time.monotonic() - began < MOST_SECONDS
     assert listing_around(outside) == before

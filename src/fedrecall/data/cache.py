@@ -37,7 +37,7 @@ def cache_folder() -> Path:
     elif sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")  # empty counts as not set
     return base / "fedrecall"
 
 

@@ -6,6 +6,7 @@ expects from the same address.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from importlib import resources
@@ -230,4 +231,5 @@ def download_and_unpack(entry: Entry, target: Path, *, progress: bool) -> None:
             unpack(archive, target, entry.unpacked_size + README_ROOM)
     finally:
         for archive in new:
-            archive.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what went wrong before says more
+                archive.unlink()

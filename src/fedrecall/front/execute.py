@@ -55,7 +55,7 @@ def execute(
         except WriteError as error:
             what = "the run is" if len(plans) == 1 else "the runs are"
             raise WriteError(
-                f"{error}; {what} complete: make room, and this makes the page: "
+                f"{error}; {what} complete: {error.remedy}, and this makes the page: "
                 f"fedrecall report {shlex.quote(str(report.parent))}"
             ) from None
     return summaries

@@ -22,7 +22,7 @@ from safetensors.torch import save as save_tensors
 from fedrecall.atomic_files import delete_file, explain_write_errors, remove_leftovers, replace_file, write_text
 from fedrecall.errors import InputError
 from fedrecall.runs.client_states import StateFiles
-from fedrecall.runs.records import Noted
+from fedrecall.runs.records import Noted, tree_digest
 from fedrecall.safe_parsing import json_value, regular_file
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
@@ -44,7 +44,7 @@ class Checkpoint:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     fedrecall: str = __version__
     best: Tensors = field(default_factory=dict)  # the best model so far, where that is kept
-    records: Noted = field(default_factory=dict)  # of the files with a line a round, up to this one
+    records: Noted = field(default_factory=dict)  # of the files that are recorded, up to this one
 
 
 def save(folder: Path, point: Checkpoint) -> None:
@@ -58,7 +58,8 @@ def save(folder: Path, point: Checkpoint) -> None:
     }
     table = [pair for pair in sorted(point.versions.items()) if pair[1]]
     tensors["versions"] = torch.tensor(table, dtype=torch.int32).reshape(len(table), 2)
-    path = folder / f"round-{point.round:06d}.safetensors"
+    note_path = note_of(folder, point.round)
+    path = note_path.with_suffix(".safetensors")
     with explain_write_errors(path):
         folder.mkdir(exist_ok=True)
     content = save_tensors(tensors)
@@ -73,12 +74,12 @@ def save(folder: Path, point: Checkpoint) -> None:
             "recipe": point.recipe,
             "records": point.records,
         }
-        write_text(path.with_suffix(".json"), json.dumps({**note, "note_sha256": checksum(note)}) + "\n")
+        write_text(note_path, json.dumps({**note, "note_sha256": tree_digest(note)}) + "\n")
     except BaseException:  # without its note it is room that is lost
         with contextlib.suppress(OSError):
             path.unlink()
         raise
-    read(path.with_suffix(".json"))  # before an older one goes: is this one on the disk as it should be?
+    read(note_path)  # before an older one goes: is this one on the disk as it should be?
     for old in notes(folder)[:-KEPT]:
         delete(old)
 
@@ -89,9 +90,8 @@ def delete(note_path: Path) -> None:
         delete_file(path, note_path.parent.parent)
 
 
-def checksum(note: Mapping[str, Any]) -> str:
-    """Of a note's own content."""
-    return hashlib.sha256(json.dumps(note, sort_keys=True).encode()).hexdigest()
+def note_of(folder: Path, round: int) -> Path:
+    return folder / f"round-{round:06d}.json"
 
 
 def notes(folder: Path) -> list[Path]:
@@ -128,11 +128,19 @@ def read_note(path: Path) -> dict[str, Any]:
     own = note.pop("note_sha256", None)  # notes had none at first, and then no other key than these
     if (
         set(note) - SINCE != NOTED
-        or own not in (None, checksum(note))
+        or own not in (None, tree_digest(note))
         or f"round-{note['round']:06d}" != path.stem
     ):
         raise InputError("its note is not as it was written")
     return note
+
+
+def newest_note(folder: Path) -> dict[str, Any] | None:
+    """Of the newest checkpoint whose note is whole."""
+    for path in reversed(notes(folder)):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return read_note(path)
+    return None
 
 
 def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint | None, list[str]]:
@@ -150,7 +158,8 @@ def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint |
 
 
 def drop_after(folder: Path, round: int) -> list[Checkpoint]:
-    """Delete the checkpoints of later rounds, and what is no checkpoint; the others, the oldest first."""
+    """Delete the checkpoints of later rounds, and what is no checkpoint; the last two of the others, the oldest
+    first."""
     kept = []
     for note_path in notes(folder):
         try:
@@ -161,6 +170,8 @@ def drop_after(folder: Path, round: int) -> list[Checkpoint]:
             delete(note_path)
         else:
             kept.append(point)
+    while len(kept) > KEPT:  # of a process that was killed before it deleted the oldest
+        delete(note_of(folder, kept.pop(0).round))
     for path in folder.glob("round-*.safetensors"):  # of a process that was killed before it wrote the note
         if not path.with_suffix(".json").exists():
             delete_file(path, folder.parent)

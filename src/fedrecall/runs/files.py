@@ -27,6 +27,7 @@ STUDY = "study.yaml"  # of a folder of many runs, which lie two levels below `RU
 RUNS = "runs"
 
 LINES = (METRICS, TIMINGS, CLIENTS, EVENTS)  # a line a round, or a line an event
+DESCRIPTIONS = (ENVIRONMENT, ORIGIN, CARD, PARTITION)  # written once, before the first round
 
 
 def probe_file(run: Path, round: int) -> Path:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from fedrecall.atomic_files import (
     delete_file,
     explain_write_errors,
     flush,
+    remove_dead_versions,
     remove_leftovers,
     replace_file,
     write_error,
@@ -26,9 +29,9 @@ from fedrecall.atomic_files import (
 )
 from fedrecall.errors import InputError, short_repr
 from fedrecall.runs import files
-from fedrecall.runs.lines import as_json, lines_until, refuse_gaps
+from fedrecall.runs.lines import as_json, finite, lines_until, refuse_gaps
 from fedrecall.runs.reader import finished_summary, refuse_unwritable_name
-from fedrecall.runs.records import Records
+from fedrecall.runs.records import OWN_DIGEST, Records, tree_digest
 from fedrecall.vector import Tensors
 
 
@@ -47,11 +50,13 @@ class RunFolder:
         with explain_folder_errors(path):
             if (path / files.RECIPE).is_file() and finished_summary(path) is None:
                 raise InputError(
-                    f"the folder {str(path)!r} has an unfinished run; go on with it by: fedrecall resume {path}"
+                    f"the folder {str(path)!r} has an unfinished run; go on with it by: "
+                    f"fedrecall resume {shlex.quote(str(path))}"
                 )
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if path.exists() and not (path.is_dir() and all(map(is_of_a_start, path.iterdir()))):
                 raise InputError(f"the folder {str(path)!r} is not empty; choose another with --out")
             path.mkdir(parents=True, exist_ok=True)
+            remove_dead_versions(path / files.RECIPE)
         return cls(path)
 
     @classmethod
@@ -101,7 +106,6 @@ class RunFolder:
                 delete_file(path, self.path)
         for folder in (self.path, self.path / files.FORGETTING):
             remove_leftovers(folder, self.path)
-        self.records.recall()
 
     def delete(self, name: str) -> None:
         delete_file(self.path / name, self.path)
@@ -113,6 +117,11 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         self.write_text(name, as_json(value, indent=2) + "\n")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """With a digest of its own, by which damage is found."""
+        written = finite(summary)
+        self.write_json(files.SUMMARY, {**written, OWN_DIGEST: tree_digest(written)})
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """One line of a `.jsonl` file, written before the next round begins; on a full disk, no half of it."""
@@ -164,6 +173,11 @@ class RunFolder:
 def not_through_a_link(path: str, flags: int) -> int:
     """A folder that somebody else has made could have a line written anywhere."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+def is_of_a_start(path: Path) -> bool:
+    """Is it what a run leaves that was killed before its first file was there?"""
+    return path.name == files.LOCK or fnmatch(path.name, ".recipe.*.part.yaml")
 
 
 @contextmanager

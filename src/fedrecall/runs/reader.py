@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from fedrecall.errors import InputError
-from fedrecall.runs import files, schema
+from fedrecall.errors import InputError, Note
+from fedrecall.runs import checkpoint, files, schema
 from fedrecall.runs.lines import read_lines
+from fedrecall.runs.records import OWN_DIGEST, changed_since, tree_digest
 from fedrecall.safe_parsing import arrays, is_text, json_value, reason_of, regular_file, yaml_value
 
 Tree = dict[str, Any]
@@ -46,7 +48,12 @@ class RunRecord:
 
     @cached_property
     def summary(self) -> Tree:
-        return read_tree(self.path / files.SUMMARY, json_value, schema.SUMMARY) or {}
+        path = self.path / files.SUMMARY
+        summary = read_tree(path, json_value, schema.SUMMARY) or {}
+        told = {key: value for key, value in summary.items() if key != OWN_DIGEST}
+        if summary.get(OWN_DIGEST) not in (None, tree_digest(told)):
+            raise InputError(f"the file {str(path)!r} is damaged: it is not as it was written")
+        return summary
 
     @cached_property
     def metrics(self) -> list[Tree]:
@@ -63,7 +70,7 @@ class RunRecord:
     @cached_property
     def card(self) -> Tree:
         """Of the partition."""
-        return read_tree(self.path / files.CARD, json_value, schema.CARD) or {}
+        return without_nulls(read_tree(self.path / files.CARD, json_value, schema.CARD) or {})
 
     @cached_property
     def environment(self) -> Tree:
@@ -207,7 +214,40 @@ def load(path: Path) -> RunRecord:
     if not run.metrics:
         raise InputError(f"the run {str(path)!r} has no finished round yet: there is nothing to report")
     _ = run.card, run.environment, run.events, run.clients, run.class_counts
+    refuse_changed(run)
     return run
+
+
+def refuse_changed(run: RunRecord) -> None:
+    """What is not as the newest checkpoint noted it would make other numbers; what was deleted is said."""
+    note = checkpoint.newest_note(run.path / files.CHECKPOINTS)
+    if note is None:
+        return
+    if method(note["recipe"]) != method(run.recipe):
+        raise InputError(f"{str(run.path / files.RECIPE)!r} is not the recipe of the run; put it back from a copy")
+    for name in changed_since(run.path, note.get("records", {})):
+        path = run.path / name
+        if path.exists():
+            _ = run.probes  # which says more of what is wrong with one
+            raise InputError(
+                f"{str(path)!r} is not as it was after round {note['round']}; put it back from a copy, or delete "
+                "it to go on without it"
+            )
+        warnings.warn(f"{str(path)!r} is missing; the rest is shown without it", Note, stacklevel=2)
+
+
+def method(recipe: Tree) -> Tree:
+    """The keys of a recipe that decide the numbers of its rounds."""
+    return {key: value for key, value in recipe.items() if key not in ("execution", "checkpoint", "rounds")}
+
+
+def without_nulls(tree: Tree) -> Tree:
+    """What is null counts as not there."""
+    return {
+        key: without_nulls(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }
 
 
 def has_partition(path: Path) -> bool:

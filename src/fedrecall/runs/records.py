@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,14 @@ from fedrecall.runs import files
 
 NEEDED = (files.METRICS, files.CLIENTS)  # later numbers depend on them
 
+OWN_DIGEST = "sha256"  # the key of a summary's own
+
 Noted = Mapping[str, Mapping[str, Any]]  # by file: its bytes and their SHA-256
+
+
+def tree_digest(tree: Mapping[str, Any]) -> str:
+    """Of keys and values, in whatever order and layout they are written."""
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass
@@ -32,7 +40,7 @@ class Digest:
 
 
 class Records:
-    """Of each file of a run that is recorded while it goes."""
+    """Of each file of a run that is recorded while it goes, and of those that say what is run."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
@@ -44,7 +52,8 @@ class Records:
 
     def recall(self) -> None:
         """Take up what is in a folder, as it is now."""
-        paths = [self.run / name for name in files.LINES] + list(files.probe_files(self.run).values())
+        paths = [self.run / name for name in (*files.LINES, *files.DESCRIPTIONS)]
+        paths += files.probe_files(self.run).values()
         self._digests = {}
         for path in paths:
             if path.is_file():

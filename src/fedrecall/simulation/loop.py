@@ -19,6 +19,7 @@ from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import read_lines
 from fedrecall.runs.mark import leave_mark
 from fedrecall.runs.reader import has_partition
+from fedrecall.runs.records import changed_since
 from fedrecall.safe_parsing import yaml_value
 from fedrecall.simulation.early_stopping import Best
 from fedrecall.simulation.failure_advice import add_advice, how_to_resume
@@ -115,6 +116,7 @@ class Loop:
                 self._describe()
             for note in notes:
                 self.journal.warn(self.done.round, note)
+            self.folder.records.recall()
             self.engine.open(self.experiment.job, self.experiment.federation, self.states.files)
         except BaseException:
             self.folder.close()
@@ -138,10 +140,10 @@ class Loop:
         """Leave all that is done on disk, however it ended."""
         self.engine.close()
         self.states.roll_back()  # of a round that was not done
-        if ending != "finished":  # then workers may have been killed while they wrote
-            self.states.files.remove_leftovers()
         summary: dict[str, Any] = {}
         try:
+            if ending != "finished":  # then workers may have been killed while they wrote
+                self.states.files.remove_leftovers()
             if self.done.round > self.saved:
                 self._save()
             summary = self._summary(ending, time.perf_counter() - began)
@@ -149,7 +151,7 @@ class Loop:
             self.unwritten = self.unwritten or error  # what went wrong first says more
         self.folder.close()
         if self.unwritten:
-            raise WriteError(f"{self.unwritten}; make room and go on with: {self._resume()}")
+            raise WriteError(f"{self.unwritten}; {self.unwritten.remedy} and go on with: {self._resume()}")
         return summary
 
     def _resume(self) -> str:
@@ -191,7 +193,8 @@ class Loop:
         self._write_recipe()
         kept = checkpoint.drop_after(folder.path / files.CHECKPOINTS, round)
         self.states.restore([point.versions for point in kept])
-        if not has_partition(folder.path):
+        changed = changed_since(folder.path, kept[-1].records)
+        if {files.CARD, files.PARTITION} & set(changed) or not has_partition(folder.path):
             self._describe_partition()
         folder.event("resume", round, f"resumed after round {round}")
         self.journal.recall(read_lines(folder.path / files.EVENTS))
@@ -216,8 +219,8 @@ class Loop:
             records=self.folder.records.note(),
         )
         checkpoint.save(self.folder.path / files.CHECKPOINTS, point)
+        self.saved = self.done.round  # whether or not what is superseded can be deleted
         self.states.keep(checkpoint.KEPT)
-        self.saved = self.done.round
 
     def _model(self) -> Tensors:
         """The global model after the last round that is done, and its buffers."""
@@ -264,5 +267,5 @@ class Loop:
             "dropped_updates": dropped,
             "warnings": warnings,
         }
-        self.folder.write_json(files.SUMMARY, summary)
+        self.folder.write_summary(summary)
         return summary

@@ -164,7 +164,15 @@ def go_on(
         experiment.weights = weights_of(folder.path)
         point, notes = starting_point(folder.path, experiment, force=force)
         if point is None:  # it never came to its first checkpoint
-            folder.cut_back(0)
+            begin_again(folder)
         return carry_out(experiment, folder, callbacks, point, notes)
     finally:
         folder.close()
+
+
+def begin_again(folder: RunFolder) -> None:
+    """Leave nothing of its rounds, nor what a killed process had half written."""
+    folder.cut_back(0)
+    folder.delete(files.SUMMARY)
+    checkpoint.drop_after(folder.path / files.CHECKPOINTS, 0)
+    StateFiles(folder.path / files.STATES).delete_others([])
