@@ -301,6 +301,28 @@ def test_a_wrong_command_line_leads_to_help(fedrecall: Any) -> None:
     assert "Usage: fedrecall replay" in follow(fedrecall, done.err, "replay").out
 
 
+@pytest.mark.slow
+def test_the_options_of_a_study_are_followed(fedrecall: Any) -> None:
+    words = ("sweep", "recipe.yaml", "--quiet", "--no-report")
+    refusal(fedrecall(*words, "seed=1,2"), "--seeds")
+    rates = ("local.lr=0.1,0.5", "--dry-run", "--baseline")
+    refusal(fedrecall(*words, *rates, "local.lr=0.1,0.5"), "--baseline has 2 values")
+    assert fedrecall(*words, *rates, "local.lr=0.1").code == 0
+    refusal(fedrecall(*words, "--time"), "--dry-run")
+    assert "about" in fedrecall(*words, "--seeds", "2", "--time", "--dry-run").out
+    Path("taken").mkdir()
+    Path("taken/file").write_text("mine")
+    refusal(fedrecall(*words, "--out", "taken"), "choose another with --out")
+    assert fedrecall(*words, "--out", "free").code == 0
+    refusal(fedrecall(*words, "local.lr=0.5", "--out", "free"), "choose another with --out")
+    assert fedrecall(*words, "local.lr=0.5", "--out", "other").code == 0
+    refusal(fedrecall("compare", "free", "other", "--accuracy", "60"), "--accuracy")
+    assert fedrecall("compare", "free", "other", "--accuracy", "0.6").code == 0
+    Path("study.yaml").write_text("recipe: recipe.yaml\nseeds: 1\n")
+    refusal(fedrecall("reproduce", "study.yaml", "--rounds", "0", "--dry-run"), "--rounds")
+    assert fedrecall("reproduce", "study.yaml", "--rounds", "1", "--dry-run").code == 0
+
+
 # Examples of the help
 
 
@@ -309,27 +331,30 @@ def examples() -> dict[str, str]:
     found = {"": str(commands.epilog)}
     for name, command in commands.commands.items():
         for inner, one in {name: command, **getattr(command, "commands", {})}.items():
-            if one.epilog and "data" not in (name, inner):  # what needs a server is in tests/cli/test_data.py
+            # What needs a server is in tests/cli/test_data.py, what needs CIFAR-10 in test_reproduce.py.
+            if one.epilog and not {"data", "reproduce"} & {name, inner}:
                 found[inner] = one.epilog
     return found
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(c, marks=[pytest.mark.slow] * (c == "report")) for c in examples()]
+    "command", [pytest.param(c, marks=[pytest.mark.slow] * (c in ("report", "sweep"))) for c in examples()]
 )
 def test_the_example_of_a_commands_help_works(fedrecall: Any, command: str) -> None:
     text = examples()[command].partition(": ")[2]
     assert text in " ".join(fedrecall(*command.split(), "--help").out.split())
     words = shlex.split(text)[1:]
-    if words[0] in ("resume", "replay", "report"):
-        for path in re.findall(r"runs/\w+", text):
+    if words[0] in ("resume", "replay", "report", "compare"):
+        for place, path in enumerate(re.findall(r"runs/\w+", text)):
+            objective = ("wsm", "cross_entropy")[place]
             given = ("partition.clients=8", "clients_per_round=8", "--out", path, "--quiet", "--no-report")
+            given += (f"objective={objective}",)
             assert fedrecall("run", "recipe.yaml", *given).code == 0
     if words[0] == "diagnose":
         Path("mymodel.py").write_text("from torch import nn\n\ndef net():\n    return nn.Linear(4, 3)\n")
         save_file({"weight": torch.ones(3, 4), "bias": torch.zeros(3)}, "my.safetensors")
         words += ["partition={name: iid, clients: 4, validation: 0.25}", "--engine", "serial", "--quiet"]
-    if words[0] in ("run", "demo"):
+    if words[0] in ("run", "demo", "sweep"):
         words += SMALL
     if words[0] == "resume":
         words = [word.replace("rounds=200", "rounds=5") for word in words]
@@ -340,7 +365,8 @@ def test_the_example_of_a_commands_help_works(fedrecall: Any, command: str) -> N
 # All of them
 
 PRINTED = re.compile(
-    r"fedrecall (?:demo|run|resume|report|diagnose|replay|partition|recipes|data \w+)\b|--[a-z]+|rounds=N"
+    r"fedrecall (?:demo|run|resume|report|diagnose|replay|partition|recipes|sweep|reproduce|compare|data \w+)\b"
+    r"|--[a-z]+(?:-[a-z]+)*|rounds=N"
 )
 EXAMPLE = "test_the_example_of_a_commands_help_works"
 FETCH = "test_the_advice_about_data_that_are_not_here_is_followed"
@@ -351,7 +377,19 @@ VECTORISED = "test_a_run_of_vectorised_goes_on_with_it_or_by_force"
 WEIGHTS = "test_weights_are_given_to_a_diagnosis"
 FIGURES = "test_rounds_of_figures_want_figures"
 DATA = "test_the_folder_of_data_is_named_with_data"
+STUDY = "test_the_options_of_a_study_are_followed"
+REPRODUCED = "test_the_example_of_the_help_is_planned_on_real_cifar10"
 COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and option in its text, and who follows it
+    "cli/compare.py": [("fedrecall compare", EXAMPLE), ("--accuracy", EXAMPLE)],
+    "cli/reproduce.py": [("fedrecall reproduce", REPRODUCED), ("--dry-run", REPRODUCED)],
+    "cli/sweep.py": [
+        *[("fedrecall sweep", EXAMPLE), ("--seeds", EXAMPLE)],
+        *[("--dry-run", STUDY), ("--dry-run", STUDY), ("--time", STUDY), ("--baseline", STUDY)],
+    ],
+    "studies/compare.py": [("--accuracy", STUDY)],
+    "studies/design.py": [("--seeds", STUDY)],
+    "studies/folder.py": [("--out", STUDY)] * 3,
+    "studies/reproduce.py": [("--rounds", STUDY)],
     "cli/data.py": [
         *[("fedrecall data fetch", "test_an_example_of_help_works")] * 2,
         ("fedrecall data list", "test_an_example_of_help_works"),

@@ -285,6 +285,17 @@ def test_figures_are_drawn_of_shorter_versions(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 @pytest.mark.real_data
+def test_the_example_of_the_help_is_planned_on_real_cifar10(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = str(reproduce.epilog).split()[3:]  # Example: fedrecall reproduce ..
+    planned = json.loads(CliRunner().invoke(reproduce, [*words, "--json"]).output)
+    assert (planned["runs"], planned["done"]) == (4, 0)  # two rates with two objectives
+
+
+@pytest.mark.slow
+@pytest.mark.real_data
 def test_table_3_is_planned_on_real_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     made = Reproduction.of("table3", ["dataset=cifar10"])
