@@ -26,6 +26,7 @@ KEY_NAMES = {
     "data.name": "data",
     "partition.name": "partition",
     "batch_norm": "BN statistics",
+    "evaluation.prior": "judging prior",
 }
 
 
