@@ -225,7 +225,7 @@ def refuse_changed(run: RunRecord) -> None:
         raise InputError(f"{str(run.path / files.RECIPE)!r} is not the recipe of the run; put it back from a copy")
     for name in changed_since(run.path, note.get("records", {})):
         path = run.path / name
-        if path.exists():
+        if path.exists() or path.is_symlink():
             _ = run.probes  # which says more of what is wrong with one
             raise InputError(
                 f"{str(path)!r} is not as it was after round {note['round']}; put it back from a copy, or delete "
