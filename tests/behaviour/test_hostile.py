@@ -237,9 +237,11 @@ FILES: dict[str, tuple[Callable[[], None], tuple[str, ...], str]] = {
         "'run/summary.json' is damaged: final_accuracy is '<b>'; a number was expected\n",
     ),
     "a number that no float holds": (
-        edited("run/summary.json", final_accuracy=10**400),
+        lambda: Path("run/recipe.yaml").write_text(
+            Path("run/recipe.yaml").read_text().replace("momentum: 0.0", "momentum: 1" + "0" * 400)
+        ),
         REPORT,
-        "'run/summary.json' is damaged: final_accuracy is 1000000000",
+        "'run/recipe.yaml' is damaged: local.momentum is 1000000000",
     ),
     "a digit of a summary changed": (
         edited("run/summary.json", final_accuracy=0.125),
@@ -249,8 +251,7 @@ FILES: dict[str, tuple[Callable[[], None], tuple[str, ...], str]] = {
     "a digit of a reported metric changed": (
         line_changed(2, '{"round": 2, "val_accuracy": 0.5}'),
         REPORT,
-        "'run/metrics.jsonl' is not as it was after round 3; put it back from a copy, or delete it to go on "
-        "without it\n",
+        "'run/metrics.jsonl' is not as it was after round 3; put it back from a copy\n",
     ),
     "null for a section of the card": (
         edited("run/partition.json", samples=None),

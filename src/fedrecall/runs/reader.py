@@ -227,9 +227,9 @@ def refuse_changed(run: RunRecord) -> None:
         path = run.path / name
         if path.exists() or path.is_symlink():
             _ = run.probes  # which says more of what is wrong with one
+            advice = "" if name == files.METRICS else ", or delete it to go on without it"
             raise InputError(
-                f"{str(path)!r} is not as it was after round {note['round']}; put it back from a copy, or delete "
-                "it to go on without it"
+                f"{str(path)!r} is not as it was after round {note['round']}; put it back from a copy{advice}"
             )
         warnings.warn(f"{str(path)!r} is missing; the rest is shown without it", Note, stacklevel=2)
 
