@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from fedrecall.atomic_files import remove_leftovers, replace_file, write_text
 from fedrecall.cli import main as cli
-from fedrecall.errors import WriteError
+from fedrecall.errors import InputError, WriteError
 from fedrecall.measure.watcher import Round
 from fedrecall.runs import checkpoint
 from fedrecall.runs.client_states import StateFiles
@@ -170,6 +170,18 @@ def test_what_a_killed_process_left_of_a_page_goes_when_the_page_is_written(
     (run / f".report.{os.getppid()}.part.html").write_text("being written by another")
     assert fedrecall("report", run).code == 0
     assert [path.name for path in run.glob(".*.part.*")] == [f".report.{os.getppid()}.part.html"]
+
+
+def test_a_folder_in_which_a_run_was_killed_before_its_first_file_is_used_again(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for name in ("lock", f".recipe.{ended.pid}.part.yaml"):
+        (tmp_path / name).touch()
+    RunFolder.create(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+    (tmp_path / "mine").touch()
+    with pytest.raises(InputError, match="is not empty; choose another with --out"):
+        RunFolder.create(tmp_path)
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])

@@ -236,6 +236,28 @@ FILES: dict[str, tuple[Callable[[], None], tuple[str, ...], str]] = {
         REPORT,
         "'run/summary.json' is damaged: final_accuracy is '<b>'; a number was expected\n",
     ),
+    "a number that no float holds": (
+        lambda: Path("run/recipe.yaml").write_text(
+            Path("run/recipe.yaml").read_text().replace("momentum: 0.0", "momentum: 1" + "0" * 400)
+        ),
+        REPORT,
+        "'run/recipe.yaml' is damaged: local.momentum is 1000000000",
+    ),
+    "a digit of a summary changed": (
+        edited("run/summary.json", final_accuracy=0.125),
+        REPORT,
+        "the file 'run/summary.json' is damaged: it is not as it was written\n",
+    ),
+    "a digit of a reported metric changed": (
+        line_changed(2, '{"round": 2, "val_accuracy": 0.5}'),
+        REPORT,
+        "'run/metrics.jsonl' is not as it was after round 3; put it back from a copy\n",
+    ),
+    "null for a section of the card": (
+        edited("run/partition.json", samples=None),
+        REPORT,
+        "'run/partition.json' is not as it was after round 3; ",
+    ),
     "a deep summary": (
         content("run/summary.json", b"[" * 100_000),
         REPORT,

@@ -295,6 +295,21 @@ def test_rounds_of_figures_want_figures(fedrecall: Any) -> None:
     assert fedrecall("report", RUN, "--rounds", "2", "--figures").code == 0
 
 
+@pytest.mark.parametrize(("name", "advice"), [
+    ("clients.jsonl", "or delete it to go on without it"),
+    ("partition.json", "or delete it to go on without it"),
+    ("forgetting/round-00002.npz", "delete it to report without it"),
+])  # fmt: skip
+def test_a_damaged_file_is_deleted_to_report_without_it(fedrecall: Any, name: str, advice: str) -> None:
+    run(fedrecall)
+    path = Path(RUN, name)
+    path.write_bytes(path.read_bytes().replace(b"0.", b"1.", 1) if path.suffix != ".npz" else b"")
+    refusal(fedrecall("report", RUN), advice)
+    path.unlink()
+    done = fedrecall("report", RUN)
+    assert (done.code, done.err.count("is missing; the rest is shown without it")) == (0, 1)
+
+
 def test_a_wrong_command_line_leads_to_help(fedrecall: Any) -> None:
     done = fedrecall("replay", RUN)
     refusal(done, "See: fedrecall replay --help")

@@ -227,11 +227,11 @@ def refuse_changed(run: RunRecord) -> None:
         raise InputError(f"{str(run.path / files.RECIPE)!r} is not the recipe of the run; put it back from a copy")
     for name in changed_since(run.path, note.get("records", {})):
         path = run.path / name
-        if path.exists():
+        if path.exists() or path.is_symlink():
             _ = run.probes  # which says more of what is wrong with one
+            advice = "" if name == files.METRICS else ", or delete it to go on without it"
             raise InputError(
-                f"{str(path)!r} is not as it was after round {note['round']}; put it back from a copy, or delete "
-                "it to go on without it"
+                f"{str(path)!r} is not as it was after round {note['round']}; put it back from a copy{advice}"
             )
         warnings.warn(f"{str(path)!r} is missing; the rest is shown without it", Note, stacklevel=2)
 

@@ -5,6 +5,7 @@ Only what the report counts on is looked at: an older run may lack it, and a new
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,10 +14,12 @@ import numpy as np
 from fedrecall.errors import InputError, short_repr
 
 Test = Callable[[Any], bool]
+LARGEST = sys.float_info.max
 
 
 def number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return known and -LARGEST <= value <= LARGEST  # which neither NaN is, nor a whole number that no float holds
 
 
 def whole(value: Any) -> bool:
