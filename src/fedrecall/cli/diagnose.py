@@ -68,6 +68,7 @@ def diagnose(
     out: Path | None,
     engine: str | None,
     workers: str | None,
+    device: str | None,
     data: str | None,
     quiet: bool,
     as_json: bool,
@@ -89,7 +90,7 @@ def diagnose(
     refuse_fixed(typed)
     run = run_at(source)
     path = str(run.path / files.RECIPE) if run else source
-    recipe = load_recipe(path, words, execution(engine=engine, workers=workers, data=data))
+    recipe = load_recipe(path, words, execution(engine=engine, workers=workers, device=device, data=data))
     refuse_python(recipe, source)
     if "objective" in typed and recipe.objective["name"] != "wsm":
         raise InputError(

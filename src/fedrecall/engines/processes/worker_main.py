@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
+from typing import Any
 
 
 def main() -> None:
@@ -37,7 +38,13 @@ def inherited(number: int) -> Connection:
 
 
 def work(
-    connection: Connection, libraries: list[str], path: list[str], setup: bytes, folder: str, name: str
+    connection: Connection,
+    libraries: list[str],
+    path: list[str],
+    setup: bytes,
+    folder: str,
+    name: str,
+    device: dict[str, Any],
 ) -> None:
     """Import what is ours, then what is the user's, and answer until the engine is gone or has had enough."""
     sys.path[:] = libraries
@@ -47,7 +54,7 @@ def work(
         connection.send(("failed", None, traceback.format_exc()))
         return
     sys.path[:] = path
-    serving.begin(connection, setup, folder, name)
+    serving.begin(connection, setup, folder, name, device)
 
 
 if __name__ == "__main__":
