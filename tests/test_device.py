@@ -34,7 +34,7 @@ def test_a_name_stands_for_all_devices_of_its_kind_and_a_number_for_one(two_gpus
 
 @pytest.mark.parametrize("asked", ["cuda:2", "xpu", "meta"])
 def test_a_device_that_is_not_there_is_refused_with_what_there_is(two_gpus, asked) -> None:
-    with pytest.raises(InputError, match=f"execution.device is '{asked}', but .* cpu, cuda:0, cuda:1, mps:0 "):
+    with pytest.raises(InputError, match=f"device is '{asked}', but .* here: cpu, cuda:0, cuda:1, mps:0;"):
         accelerators.find(asked)
 
 

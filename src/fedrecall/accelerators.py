@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fedrecall.device import Device
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, short_repr
 
 KINDS = ("cuda", "mps", "xpu")
 # A step on an accelerator is some hundred calls of about ten microseconds, in which a core of a CPU does some 2e7
@@ -22,15 +22,15 @@ def find(asked: str) -> list[str]:
         device = torch.device(asked)
     except RuntimeError:
         expected = "auto, cpu, cuda, mps or xpu was expected, or one of several by its number, as cuda:1"
-        raise InputError(f"execution.device is {asked!r}; {expected}") from None
+        raise InputError(f"execution.device is {short_repr(asked)}; {expected}") from None
     if device.type == "cpu":
         return ["cpu"]
     all_of_kind = of_kind(device.type)
     named = all_of_kind if device.index is None else [f"{device.type}:{device.index}"]
     if not named or not set(named) <= set(all_of_kind):
         raise InputError(
-            f"execution.device is {asked!r}, but this machine has {', '.join(there())} for this installation of "
-            f"PyTorch ({torch.__version__}); say one of these, or auto"
+            f"execution.device is {asked!r}, but PyTorch {torch.__version__} finds here: {', '.join(there())}; "
+            "say one of these, or auto"
         )
     return named
 

@@ -11,7 +11,16 @@ from fedrecall.data.transform import Generators, Plain
 from fedrecall.device import CPU, Device, received
 from fedrecall.models.build import model_input
 
-EVERYWHERE = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32}
+EVERYWHERE = {
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+}
 
 
 class Inputs:
