@@ -20,8 +20,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrecall.accelerators import find
 from fedrecall.device import Device
+from fedrecall.engines.accelerators import find
 from fedrecall.runs.environment import environment
 from turns import Program
 from work import WORKS

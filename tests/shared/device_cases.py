@@ -41,9 +41,10 @@ from device_runs import (
 )
 from torch import Tensor, nn
 
-from fedrecall import WSM, Images, accelerators
+from fedrecall import WSM, Images
 from fedrecall.algorithms import ALGORITHMS
 from fedrecall.client import step
+from fedrecall.engines import accelerators
 from fedrecall.errors import Interrupted
 from fedrecall.objectives import OBJECTIVES
 

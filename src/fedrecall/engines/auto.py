@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from fedrecall.accelerators import find
 from fedrecall.client.work import Job
 from fedrecall.device import CPU, Device
 from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised
+from fedrecall.engines.accelerators import find
 from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, nearest
 from fedrecall.recipe.settings import Execution

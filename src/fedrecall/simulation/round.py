@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from fedrecall import accelerators
 from fedrecall.algorithms.base import Population
 from fedrecall.client.batches import steps_per_epoch
 from fedrecall.client.sums import Sums
 from fedrecall.client.work import EvaluateResult, Job, TrainTask
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.device import Device
+from fedrecall.engines import accelerators
 from fedrecall.engines.auto import choose
 from fedrecall.errors import DivergedError, InputError
 from fedrecall.measure.evaluator import Evaluator
