@@ -1,7 +1,8 @@
 """The bare loops that the simulator is measured against: plain PyTorch in two processes, no framework at all.
 
 Each process has one thread, keeps the model channels last and its freed memory, and trains every second client of
-a round; the first process adds up the models. `python benchmarks/bare.py WORK` runs the rounds it is told to.
+a round; the first process adds up the models. `python benchmarks/bare.py WORK` runs the rounds it is told to, and
+`.. WORK DEVICE` on a device, where one process has the model and all samples.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from turns import Turns
 from work import WORKS, Work, data
 
 
-def serve(link: Connection, work: Work, part: int) -> None:
+def serve(link: Connection, work: Work, part: int, device: str) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
-    x, y = (torch.from_numpy(array) for array in data(work))
-    net = model(work).to(memory_format=torch.channels_last)
+    x, y = (torch.from_numpy(array).to(device) for array in data(work))
+    net = model(work).to(device, memory_format=torch.channels_last)
     random = np.random.default_rng(part)
     while True:
         message = link.recv()
@@ -39,8 +40,9 @@ def serve(link: Connection, work: Work, part: int) -> None:
         for client in clients:
             load(net, torch.from_numpy(vector))
             own = slice(client * work.samples, (client + 1) * work.samples)
-            steps += train(net, x[own], y[own], work, torch.from_numpy(random.permutation(work.samples)))
-            total += torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
+            order = torch.from_numpy(random.permutation(work.samples)).to(device)
+            steps += train(net, x[own], y[own], work, order)
+            total += torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()]).cpu()
         link.send((total.numpy(), steps))
 
 
@@ -52,13 +54,14 @@ def load(net: nn.Module, vector: torch.Tensor) -> None:
         parameter.copy_(part.view(parameter.shape))
 
 
-def rounds(work: Work, processes: int = 2) -> Iterator[float]:
+def rounds(work: Work, device: str = "cpu") -> Iterator[float]:
     """The seconds of one round after the other. The steps are counted, not assumed."""
+    processes = 2 if device == "cpu" else 1
     context = get_context("spawn")
     links, workers = [], []
     for part in range(processes):
         ours, theirs = context.Pipe()
-        worker = context.Process(target=serve, args=(theirs, work, part), daemon=True)
+        worker = context.Process(target=serve, args=(theirs, work, part, device), daemon=True)
         worker.start()
         links.append(ours)
         workers.append(worker)
@@ -82,7 +85,7 @@ def rounds(work: Work, processes: int = 2) -> Iterator[float]:
 
 
 def main() -> None:
-    turns, loop = Turns(), rounds(WORKS[sys.argv[1]])
+    turns, loop = Turns(), rounds(WORKS[sys.argv[1]], *sys.argv[2:])
     for seconds in loop:
         if turns.over_after(seconds):
             break

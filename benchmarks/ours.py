@@ -1,4 +1,5 @@
-"""Our rounds of a benchmark's work, as many as it is told to run: `python benchmarks/ours.py WORK KIND FOLDER`.
+"""Our rounds of a benchmark's work, as many as it is told to run: `python benchmarks/ours.py WORK KIND FOLDER`, or
+`.. WORK KIND FOLDER DEVICE`.
 
 A kind is an engine and what is not as by default: `processes`, `processes fast`, `processes augmented`,
 `processes everything` (validation data, evaluation every 10 rounds, default checkpoints and the progress bar).
@@ -29,7 +30,7 @@ ENDLESS = 1_000_000
 
 
 def main() -> None:
-    name, kind, folder = sys.argv[1:]
+    name, kind, folder, device = (*sys.argv[1:], "cpu")[:4]
     engine, _, way = kind.partition(" ")
     work = WORKS[name]
     x, y = data(work)
@@ -55,7 +56,6 @@ def main() -> None:
     def watch(line: dict[str, Any]) -> None:
         nonlocal began
         assert len(line["clients"]) == work.per_round
-        bar(line)
         if turns.over_after(time.perf_counter() - began):
             raise KeyboardInterrupt
         began = time.perf_counter()
@@ -78,8 +78,9 @@ def main() -> None:
                 ),
                 evaluation={"every": 10 if way == "everything" else ENDLESS, "test_last": 0},
                 engine=engine,
-                workers=1 if engine == "serial" else 2,
-                watch=watch,
+                workers=1 if engine == "serial" or (engine == "vectorised" and device != "cpu") else 2,
+                device=device,
+                callbacks=[bar, watch],
                 out=folder,
             )
     except Interrupted:

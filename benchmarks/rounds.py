@@ -3,6 +3,7 @@
     python benchmarks/rounds.py                        all works
     python benchmarks/rounds.py W1 W3 --cycles 30
     python benchmarks/rounds.py --peers                our default engine beside Flower and pfl: `make bench-peers`
+    python benchmarks/rounds.py --device cuda          all of it on a device, the bare loop too (docs/devices.md)
 
 What is measured is checked: every local step is counted, `serial` and `processes` end at the same weights, and all
 others as far from where they started.
@@ -11,6 +12,7 @@ others as far from where they started.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import sys
@@ -18,6 +20,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedrecall.device import Device
+from fedrecall.engines.accelerators import find
+from fedrecall.runs.environment import environment
 from turns import Program
 from work import WORKS
 
@@ -37,28 +42,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1, help="of each turn, about (default: 1)")
     parser.add_argument("--only", default="", help="kinds with this in their name: 'fast', 'processes'")
     parser.add_argument("--peers", action="store_true", help="beside Flower and pfl")
+    parser.add_argument("--device", default="cpu", help="where all of it trains: cuda, cuda:1, mps, xpu")
     chosen = parser.parse_args(arguments)
+    if chosen.device != "cpu":
+        say_where(chosen.device)
     for name in chosen.works:
         kinds = ["processes", *PEERS] if chosen.peers else [kind for kind in KINDS[name] if chosen.only in kind]
-        compare(name, kinds, chosen.cycles, chosen.seconds)
+        compare(name, kinds, chosen.cycles, chosen.seconds, chosen.device)
     return 0
 
 
-def started(name: str, kind: str, folder: str) -> Program:
+def say_where(device: str) -> None:
+    """What the numbers depend on, so that they can be compared with others'."""
+    place = Device(find(device)[0])
+    print(json.dumps(environment(place)))
+
+
+def started(name: str, kind: str, folder: str, device: str) -> Program:
     if kind == "bare":
-        return Program(HERE / "bare.py", name)
+        return Program(HERE / "bare.py", name, device)
     if kind in PEERS:
         own = HERE.parent / f".venv-{kind}" / "bin" / "python"
         return Program(HERE / "peers" / f"run_{kind}.py", name, interpreter=own)
-    return Program(HERE / "ours.py", name, kind, f"{folder}/{kind}")
+    return Program(HERE / "ours.py", name, kind, f"{folder}/{kind}", device)
 
 
-def compare(name: str, kinds: list[str], cycles: int, seconds: float) -> None:
+def compare(name: str, kinds: list[str], cycles: int, seconds: float, device: str = "cpu") -> None:
     work = WORKS[name]
     print(f"{name}: {work.about}, {work.clients} x {work.samples}, {work.per_round} a round, "
           f"{work.steps} steps of batch {work.batch_size}")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        programs = {kind: started(name, kind, folder) for kind in ["bare", *kinds]}
+        programs = {kind: started(name, kind, folder, device) for kind in ["bare", *kinds]}
         warm = {kind: statistics.median(program.turn(4)) for kind, program in programs.items()}
         rounds = max(1, round(seconds / warm["bare"]))
         times: dict[str, list[float]] = {kind: [] for kind in programs}
@@ -76,7 +90,7 @@ def compare(name: str, kinds: list[str], cycles: int, seconds: float) -> None:
                 before = after
         memory = {kind: program.memory() for kind, program in programs.items()}
         moved = {kind: program.end()["moved"] for kind, program in programs.items()}
-        again = started(name, "bare", folder)  # as many rounds as the others: it took more turns
+        again = started(name, "bare", folder, device)  # as many rounds as the others: it took more turns
         again.turn(4 + cycles * rounds)
         moved["bare"] = again.end()["moved"]
     print(f"  {'':22}{'s a round':>10}{'of bare':>9}{'  middle half':16}{'first round':>12}{'memory':>9}")

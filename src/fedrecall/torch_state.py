@@ -63,11 +63,19 @@ if hasattr(torch._C, "_get_fp32_precision_getter"):
 one_run = threading.RLock()
 
 
-class Held(threading.local):
-    """What this thread has fixed, the latest last: each undoes itself when it is closed."""
+class Fixed(ExitStack):
+    """What is fixed; it undoes itself when it is closed."""
 
     def __init__(self) -> None:
-        self.stacks: list[ExitStack] = []
+        super().__init__()
+        self.also: list[Setting] = []  # of a device
+
+
+class Held(threading.local):
+    """What this thread has fixed, the latest last."""
+
+    def __init__(self) -> None:
+        self.stacks: list[Fixed] = []
 
 
 held = Held()
@@ -80,7 +88,7 @@ def fixed_torch_state() -> Iterator[None]:
     It waits for a run in another thread to end. The number of threads is the caller's to set, and given back too.
     Not for threads that a run itself starts and waits for.
     """
-    undo = ExitStack()
+    undo = Fixed()
     fix(undo)
     try:
         yield
@@ -114,7 +122,22 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def fix(undo: ExitStack) -> None:
+def also_fix(settings: list[Setting]) -> None:
+    """These too, until what this thread has fixed last is given back."""
+    undo = held.stacks[-1]
+    undo.also = settings
+    write_all(settings, undo)
+
+
+def write_all(settings: list[Setting], undo: ExitStack) -> None:
+    for read, write, value in settings:
+        before = read()
+        if before != value:
+            undo.callback(write, before)
+            write(value)
+
+
+def fix(undo: Fixed) -> None:
     """Fix everything; closing the stack gives it back, also if this fails halfway."""
     one_run.acquire()
     undo.callback(one_run.release)
@@ -123,15 +146,12 @@ def fix(undo: ExitStack) -> None:
         undo.enter_context(torch.inference_mode(False))
         undo.enter_context(torch.enable_grad())
         matmul_precision(undo)
-        for read, write, value in SETTINGS:
-            before = read()
-            if before != value:
-                undo.callback(write, before)
-                write(value)
+        write_all(SETTINGS, undo)
         undo.callback(torch.set_num_threads, torch.get_num_threads())
         generator = torch.default_generator
         undo.callback(generator.set_state, generator.get_state())
         generator.manual_seed(0)  # for whoever draws without being lent a stream
+        write_all(undo.also, undo)
         held.stacks.append(undo)
         undo.callback(held.stacks.remove, undo)
     except BaseException:

@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from fedrecall.errors import InputError
 Tensors = dict[str, Tensor]
 
 ALIGNMENT = 64  # bytes
+HERE = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,17 @@ def lay_out(tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> tuple[
 
 
 class FlatModel:
-    """A module whose parameters, gradients and float buffers live in flat vectors. It takes the module over.
+    """A module whose parameters, gradients and float buffers live in flat vectors, all of them on one device. It
+    takes the module over.
 
     >>> flat = FlatModel(nn.Linear(3, 2))
     >>> flat.w.shape, flat.b.shape                      # 6 weights and 2 biases, each padded to 16 floats
     (torch.Size([32]), torch.Size([0]))
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, device: torch.device = HERE) -> None:
+        if any(tensor.device != device for tensor in chain(module.parameters(), module.buffers())):
+            module.to(device)
         parameters = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not parameters:
             raise InputError("the model has no parameters to train")
@@ -94,9 +99,9 @@ class FlatModel:
         self.int_buffers = {name: b for name, b in buffers if not b.is_floating_point()}
         self.parameter_slots, length = lay_out(parameters, dtype)
         self.buffer_slots, buffer_length = lay_out(floats, dtype)
-        self.w = torch.zeros(length, dtype=dtype)
-        self.g = torch.zeros(length, dtype=dtype)
-        self.b = torch.zeros(buffer_length, dtype=dtype)
+        self.w = torch.zeros(length, dtype=dtype, device=device)
+        self.g = torch.zeros(length, dtype=dtype, device=device)
+        self.b = torch.zeros(buffer_length, dtype=dtype, device=device)
         self._adopt()
 
     def _adopt(self) -> None:
@@ -127,7 +132,8 @@ class FlatModel:
     def buffers(self) -> Tensors:
         """A copy of the buffers: floats as the flat `b`, integers (a batch counter) as the flat `i`."""
         integers = [buffer.reshape(-1).long() for buffer in self.int_buffers.values()]
-        return {"b": self.b.clone(), "i": torch.cat(integers) if integers else torch.zeros(0, dtype=torch.long)}
+        none = torch.zeros(0, dtype=torch.long, device=self.b.device)
+        return {"b": self.b.clone(), "i": torch.cat(integers) if integers else none}
 
     def load(self, w: Tensor, buffers: Tensors) -> None:
         """Copy a vector and buffers in. They may lie anywhere; the views stay where they are."""

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,21 @@ def test_another_recipe_or_version_needs_force(fedrecall, place, monkeypatch) ->
     done = fedrecall("resume", "done", "rounds=5")
     assert done.code == 2
     assert "this is 99.0" in done.err
+
+
+def test_another_device_needs_a_word(fedrecall, place) -> None:
+    write()
+    assert fedrecall("run", "recipe.yaml", "rounds=3", "--out", "done", "--quiet").code == 0
+    point, _ = checkpoint.newest(Path("done/checkpoints"))
+    checkpoint.save(Path("done/checkpoints"), replace(point, device="cuda"))  # as if it had trained there
+    done = fedrecall("resume", "done", "rounds=4")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "the run trained on cuda and would go on with cpu" in done.err
+    assert "--other-device" in done.err
+    assert fedrecall("resume", "done", "rounds=4", "--other-device", "--quiet").code == 0
+    summary = json.loads(Path("done/summary.json").read_text())
+    assert "trained on cuda until round 3 and on cpu from there on: the bits are others" in summary["warnings"]
+    assert fedrecall("resume", "done", "rounds=5", "--quiet").code == 0  # from a checkpoint of the CPU
 
 
 def test_a_run_that_is_no_run_is_refused(fedrecall, place) -> None:

@@ -33,6 +33,7 @@ def demo(
     out: Path | None,
     engine: str | None,
     workers: str | None,
+    device: str | None,
     report: bool,
     quiet: bool,
     as_json: bool,
@@ -48,7 +49,7 @@ def demo(
     from fedrecall.recipe.recipe import Recipe
     from fedrecall.runs.folder import RunFolder
 
-    recipe = load("demo", words_of(settings), execution(engine=engine, workers=workers))
+    recipe = load("demo", words_of(settings), execution(engine=engine, workers=workers, device=device))
     # Both runs have the same partition, initial weights and sampled clients.
     federation = load_federation(recipe)
     if recipe.objective["name"] != "wsm":

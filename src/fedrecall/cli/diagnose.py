@@ -70,6 +70,7 @@ def diagnose(
     out: Path | None,
     engine: str | None,
     workers: str | None,
+    device: str | None,
     data: str | None,
     trust: bool,
     quiet: bool,
@@ -92,7 +93,7 @@ def diagnose(
     typed = from_words(words)
     refuse_fixed(typed)
     run = run_at(source)
-    here = execution(engine=engine, workers=workers, data=data)
+    here = execution(engine=engine, workers=workers, device=device, data=data)
     recipe = load_run_recipe(run.path, words, here, trust=trust) if run else load_recipe(source, words, here)
     refuse_python(recipe, source)
     if "objective" in typed and recipe.objective["name"] != "wsm":

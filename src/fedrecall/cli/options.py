@@ -44,7 +44,13 @@ def say(text: str, *, err: bool = False) -> None:
     click.echo(printable_lines(text), err=err)
 
 
+device_option = click.option(
+    "--device", metavar="NAME", help="Where clients train: auto, cpu, cuda, cuda:N, mps or xpu."
+)
+
+
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = device_option(command)
     command = click.option("--workers", metavar="N", help="Worker processes: a number, or auto.")(command)
     return click.option("--engine", metavar="NAME", help="auto, serial, processes or vectorised.")(command)
 

@@ -45,10 +45,15 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path | None
     for name, summary in summaries.items():
         for warning in summary["warnings"]:
             say(f"note: {name}: {warning}")
-    engines = dict.fromkeys(f"{summary['engine']} ({summary['workers']})" for summary in summaries.values())
+    engines = dict.fromkeys(engine_of(summary) for summary in summaries.values())
     say(f"engine (workers): {', '.join(engines)}")
     if report is not None:
         say(str(report))
+
+
+def engine_of(summary: Mapping[str, Any]) -> str:
+    device = summary.get("device", "cpu")
+    return f"{summary['engine']} ({summary['workers']})" + ("" if device == "cpu" else f" on {device}")
 
 
 def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:

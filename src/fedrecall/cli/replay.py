@@ -8,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from fedrecall.cli.options import data_option, execution, json_option, quiet_option, say, trust_option
+from fedrecall.cli.options import (
+    data_option,
+    device_option,
+    execution,
+    json_option,
+    quiet_option,
+    say,
+    trust_option,
+)
 from fedrecall.runs import files
 
 
@@ -16,13 +24,22 @@ from fedrecall.runs import files
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--round", "round_", type=int, required=True, metavar="R", help="The round, counted from 1.")
 @click.option("--client", type=int, required=True, metavar="C", help="One of that round's clients.")
+@device_option
 @data_option
 @click.option("--force", is_flag=True, help="Also with another recipe or other data than the run's.")
 @trust_option
 @quiet_option
 @json_option
 def replay(
-    run: Path, round_: int, client: int, data: str | None, force: bool, trust: bool, quiet: bool, as_json: bool
+    run: Path,
+    round_: int,
+    client: int,
+    device: str | None,
+    data: str | None,
+    force: bool,
+    trust: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Train one client of a round of RUN again in this process, where breakpoint() works.
 
@@ -36,7 +53,7 @@ def replay(
     from fedrecall.simulation.replay import replay as train_again
 
     RunFolder.reopen(run)
-    here = execution(engine="serial", workers="auto", data=data)
+    here = execution(engine="serial", workers="auto", device=device, data=data)
     here["execution"]["client_timeout"] = None
     loaded = load_run_recipe(run, (), here, trust=trust)
     later = newest_before(run / files.CHECKPOINTS, round_) is not None

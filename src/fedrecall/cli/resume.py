@@ -31,6 +31,7 @@ MAY_CHANGE = ("rounds", "checkpoint.seconds", "checkpoint.every", "execution.cli
 @data_option
 @click.option("--force", is_flag=True, help="Go on with another recipe or another version of fedrecall.")
 @trust_option
+@click.option("--other-device", is_flag=True, help="Go on with another device, whose bits are others.")
 @report_option
 @quiet_option
 @json_option
@@ -39,9 +40,11 @@ def resume(
     settings: tuple[str, ...],
     engine: str | None,
     workers: str | None,
+    device: str | None,
     data: str | None,
     force: bool,
     trust: bool,
+    other_device: bool,
     report: bool,
     quiet: bool,
     as_json: bool,
@@ -60,10 +63,10 @@ def resume(
             raise InputError(f"{word!r} is given, but a resumed run may change {', '.join(MAY_CHANGE)} only")
     # Another engine need not have as many workers as the one before.
     workers = workers or ("auto" if engine else None)
-    given = execution(engine=engine, workers=workers, data=data)
+    given = execution(engine=engine, workers=workers, device=device, data=data)
     loaded = load_run_recipe(run, words, given, trust=trust)
     experiment = recipe_experiment(loaded, load_federation(loaded), resumed=has_checkpoint(run))
-    plan = Plan(experiment, folder, run.name, resume=True, force=force)
+    plan = Plan(experiment, folder, run.name, resume=True, force=force, other_device=other_device)
     page = run / files.REPORT if report else None
     (summary,) = execute([plan], report=page, quiet=quiet or as_json)
     title = titles().method(loaded.tree())

@@ -40,6 +40,7 @@ def run(
     out: Path | None,
     engine: str | None,
     workers: str | None,
+    device: str | None,
     data: str | None,
     report: bool,
     quiet: bool,
@@ -55,7 +56,7 @@ def run(
     from fedrecall.recipe.names import titles
     from fedrecall.runs.folder import RunFolder
 
-    loaded = load(recipe, words_of(settings), execution(engine=engine, workers=workers, data=data))
+    loaded = load(recipe, words_of(settings), execution(engine=engine, workers=workers, device=device, data=data))
     experiment = recipe_experiment(loaded, load_federation(loaded))
     name = Path(recipe).stem
     folder = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), name)

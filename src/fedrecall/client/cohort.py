@@ -17,15 +17,16 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from fedrecall.client.batches import steps_per_epoch
+from fedrecall.client.draws import draws
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.graph import UntraceableError, finish, trace, without_repeats, without_views_of_views
 from fedrecall.client.hidden_state import CHANGES, generators
+from fedrecall.client.inputs import Inputs
 from fedrecall.client.step import Compared, Step
 from fedrecall.client.work import Job, Rows, TrainTask
-from fedrecall.data.federation import Federation
 from fedrecall.data.transform import Generators
 from fedrecall.labels import Labels, shares
-from fedrecall.models.build import least_samples, model_input
+from fedrecall.models.build import least_samples
 from fedrecall.rng import orders, torch_stream
 from fedrecall.vector import Tensors
 
@@ -38,7 +39,7 @@ class CohortResult:
 
     rows: Rows  # the loss is the mean over a client's steps
     w: Tensor  # [clients, parameters]
-    buffers: Tensors  # "b" and "i", a row each
+    buffers: Tensors  # "b" and "i", a row each; all of it on the CPU
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,15 @@ class Plan:
 class Cohort:
     """Trains groups of clients that have batches of the same sizes. One thread at a time."""
 
-    def __init__(self, job: Job, federation: Federation) -> None:
-        self.job, self.federation = job, federation
-        self.flat = job.build_model(federation)
+    def __init__(self, job: Job, inputs: Inputs) -> None:
+        federation, device = inputs.federation, inputs.device
+        self.job, self.federation, self.inputs, self.device = job, federation, inputs, device
+        self.flat = job.build_model(federation, device)
         self.flat.module.train()
         self.least = least_samples(self.flat.module)
-        self.step = Step(self.flat, job.objective, job.algorithm, job.local)
+        self.step = Step(self.flat, job.objective.on(device.torch), job.algorithm, job.local)
         needs = job.algorithm.needs | job.objective.needs
-        self._sent = FrozenModel(job, federation) if needs & {"teacher", "features"} else None
+        self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
         self._mapped: dict[tuple[torch.Size, ...], Mapped] = {}
         self._recorded: list[Any] = []  # what these rely on, as it was when they were made
         self._augments = federation.augments
@@ -74,9 +76,11 @@ class Cohort:
         self, tasks: Sequence[TrainTask], states: list[Tensors], server: Tensors, buffers: Tensors
     ) -> CohortResult:
         """All local steps of these clients, from the published model or from what they have of their own."""
-        job, local = self.job, self.job.local
+        job, local, here = self.job, self.job.local, self.flat.w.device
         self._forget_outdated()
         plan = self._plan(tasks)
+        server, buffers = self.device.put(server), self.device.put(buffers)
+        states = [self.device.put(state) for state in states]
         w = self._stacked("w", server["w"], states, own=job.algorithm.personal)
         b = self._stacked("b", buffers["b"], states, own=job.own_buffers)
         i = self._stacked("i", buffers["i"], states, own=job.own_buffers)
@@ -85,11 +89,11 @@ class Cohort:
         velocity = torch.zeros_like(w) if local.momentum else None
         common = set.intersection(*(set(state) for state in states))
         state = {name: torch.stack([state[name] for state in states]) for name in common}
-        client = self._prepared(plan)
+        client = self.device.put(self._prepared(plan))
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
         if self._sent:
             self._sent.load(server["w"], buffers)
-        total, start = torch.zeros(len(tasks)), 0
+        total, start = torch.zeros(len(tasks), device=here), 0
         for s, size in enumerate(plan.sizes):
             positions = plan.positions[:, start : start + size]
             start += size
@@ -98,7 +102,7 @@ class Cohort:
             at = server["w"] if s == 0 and not job.algorithm.personal else w
             loss, gradients, new_b, new_i = self._gradient(x, target, at, b, i, client)
             # Whole steps are left out, never samples: these would enter batch norm.
-            active = None if together else torch.from_numpy(plan.steps > s)
+            active = None if together else torch.from_numpy(plan.steps > s).to(here)
             if g is None:
                 self._spread(w, gradients, alpha=-tasks[0].lr)
             else:
@@ -113,9 +117,10 @@ class Cohort:
                 new_b, new_i = torch.where(active[:, None], new_b, b), torch.where(active[:, None], new_i, i)
             total += loss
             b, i = new_b, new_i
-        mean = total / torch.from_numpy(plan.steps).clamp(min=1)
+        mean = total.cpu() / torch.from_numpy(plan.steps).clamp(min=1)
         rows = Rows(tasks, plan.samples.tolist(), plan.steps.tolist(), mean.tolist())
-        return CohortResult(rows, w, {"b": b, "i": i})
+        home = self.device.home({"w": w, "b": b, "i": i})
+        return CohortResult(rows, home.pop("w"), home)
 
     def _stacked(self, name: str, published: Tensor, states: list[Tensors], *, own: bool) -> Tensor:
         if own and any(name in state for state in states):
@@ -166,14 +171,14 @@ class Cohort:
 
     def _batch(self, positions: np.ndarray, augment: Generators) -> tuple[Tensor, Tensor]:
         clients, size = positions.shape
-        x, target = self.federation.train.gather(torch.from_numpy(positions.reshape(-1)))
-        x = model_input(self.federation.transform(x, augment or None), self.flat.w.dtype)
+        x, target = self.inputs(self.federation.train, torch.from_numpy(positions.reshape(-1)), augment or None)
         return x.view(clients, size, *x.shape[1:]), target.view(clients, size)
 
     def _compared(self, x: Tensor) -> Compared:
         if self._sent is None:
             return Compared()
-        logits, features = self._sent(x.flatten(0, 1))
+        with draws(self.device):
+            logits, features = self._sent(x.flatten(0, 1))
         teacher = logits.view(*x.shape[:2], -1) if "teacher" in self.job.objective.needs else None
         features = None if features is None else features.view(*x.shape[:2], -1)
         return Compared(teacher, features, features)
@@ -235,7 +240,8 @@ class Cohort:
         for slot, buffer in zip(self.flat.buffer_slots, floats):
             slot.view(b).copy_(buffer)
         parts = [buffer.reshape(len(before), -1).long() for buffer in integers]
-        return b, torch.cat(parts, 1) if parts else torch.zeros(len(before), 0, dtype=torch.long)
+        none = torch.zeros(len(before), 0, dtype=torch.long, device=before.device)
+        return b, torch.cat(parts, 1) if parts else none
 
     def _trace(
         self, inputs: list[Tensor], client_names: list[str], compared_names: list[str], *, shared: bool

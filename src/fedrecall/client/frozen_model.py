@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
+from fedrecall.device import CPU, Device
 from fedrecall.models.representation import Representation
 from fedrecall.vector import Tensors
 
@@ -14,8 +15,8 @@ from fedrecall.vector import Tensors
 class FrozenModel:
     """A second model of the same kind that answers in eval mode and never trains."""
 
-    def __init__(self, job: Job, federation: Federation) -> None:
-        self.flat = job.build_model(federation)
+    def __init__(self, job: Job, federation: Federation, device: Device = CPU) -> None:
+        self.flat = job.build_model(federation, device)
         wanted = "features" in job.algorithm.needs
         self._representation = Representation(self.flat.module, job.algorithm.representation) if wanted else None
 

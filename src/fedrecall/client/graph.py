@@ -107,7 +107,8 @@ def hoist(graph: Graph, values: dict[Node, Tensor]) -> list[Tensor]:
     for node in list(graph.nodes):
         source: Any = node.args[0] if node.args else None
         if node.target is aten.ones_like.default and node.meta["val"].ndim == 0:
-            node.replace_all_uses_with(input_of(torch.ones((), dtype=node.meta["val"].dtype)))
+            one = torch.ones((), dtype=node.meta["val"].dtype, device=node.meta["val"].device)
+            node.replace_all_uses_with(input_of(one))
         elif node.target is aten.t.default and source in values:
             node.replace_all_uses_with(input_of(values[source].t()))
         elif node.target is aten.constant_pad_nd.default and source in values:

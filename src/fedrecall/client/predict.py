@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedrecall.client.inputs import Inputs
 from fedrecall.client.work import Predictions
-from fedrecall.data.federation import Federation
 from fedrecall.data.samples import Samples
-from fedrecall.models.build import model_input
 from fedrecall.vector import FlatModel
 
 EVALUATION_BATCH = 256  # fixed, because kernels may round differently for other sizes
@@ -22,7 +21,7 @@ class Predictor:
     """Evaluates a model as it is, in eval mode, on the pooled samples of a federation's splits."""
 
     flat: FlatModel
-    federation: Federation
+    inputs: Inputs
     shift: Tensor | None = None  # added to the logits: towards the class shares that the model is judged for
 
     @torch.no_grad()
@@ -30,15 +29,16 @@ class Predictor:
         self, split: str, clients: Sequence[int] = (), part: slice | None = None, logits: bool = False
     ) -> Predictions:
         """Of each sample of a split, or of a part of it; of "validation", only of these clients' samples."""
-        source, positions = self.federation.pool(split, clients)
+        source, positions = self.inputs.federation.pool(split, clients)
         self.flat.module.eval()
         chosen = torch.from_numpy(positions if part is None else positions[part])
         batches = [self._batch(source, chunk, logits) for chunk in torch.split(chosen, EVALUATION_BATCH)]
-        return Predictions(**{name: torch.cat([batch[name] for batch in batches]).numpy() for name in batches[0]})
+        found = {name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}
+        return Predictions(**{name: tensor.cpu().numpy() for name, tensor in found.items()})
 
     def _batch(self, source: Samples, positions: Tensor, with_logits: bool) -> dict[str, Tensor]:
-        x, target = source.gather(positions)
-        logits = self.flat.module(model_input(self.federation.transform(x), self.flat.w.dtype)).float()
+        x, target = self.inputs(source, positions)
+        logits = self.flat.module(x).float()
         if self.shift is not None:
             logits = logits + self.shift
         found = {

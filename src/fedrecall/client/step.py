@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call
+from torch.utils._python_dispatch import _disable_current_modes
 
 from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.draws import has_draws
 from fedrecall.client.graph import (
     UntraceableError,
     finish,
@@ -26,6 +28,7 @@ from fedrecall.client.graph import (
     without_views_of_views,
 )
 from fedrecall.client.hidden_state import CHANGES, fingerprint, generators
+from fedrecall.client.loss_scale import LossScale
 from fedrecall.models.representation import Representation
 from fedrecall.objectives.base import Objective
 from fedrecall.recipe.settings import Local
@@ -60,6 +63,7 @@ class Step:
         wanted = "features" in algorithm.needs
         self.representation = Representation(flat.module, algorithm.representation) if wanted else None
         self.note: str | None = None  # why nothing is traced, if so
+        self.scale: LossScale | None = None  # of float16
         self._seen: dict[torch.Size, int] = {}
         self._graphs: dict[torch.Size, Traced] = {}
         self._recorded: list[Any] = []  # what the recordings rely on, as it was then
@@ -67,6 +71,8 @@ class Step:
         self._tensors = {**dict(flat.module.named_parameters()), **dict(flat.module.named_buffers())}
 
     def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared = NOTHING) -> Tensor:
+        if self.scale is not None:
+            return self._scaled(self.scale, x, target, client, compared)
         graph = self._graphs.get(x.shape)
         if graph is not None:
             graph.steps += 1
@@ -86,14 +92,33 @@ class Step:
         self._seen[x.shape] = self._seen.get(x.shape, 0) + 1
         return self._seen[x.shape] > TRACE_AFTER and len(self._graphs) < MOST_GRAPHS
 
-    def _eager(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
+    def begin_client(self) -> None:
+        """Nothing is kept from one client to the next."""
+        self.scale = LossScale() if self.local.precision == "float16" else None
+
+    def _eager(
+        self, x: Tensor, target: Tensor, client: Tensors, compared: Compared, scale: float | None = None
+    ) -> Tensor:
         self.flat.g.zero_()
-        with precision(self.local):
+        with precision(self.local, x.device):
             logits = self.flat.module(x)
         features = self.representation.take() if self.representation else None
         loss = self.loss(logits, features, target, client, compared)
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss if scale is None else loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    def _scaled(self, scale: LossScale, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
+        """A step in float16, taken again with a smaller scale where its gradient overflows."""
+        start = Snapshot.of(self.flat)
+        while True:
+            loss = self._eager(x, target, client, compared, scale.value)
+            self.flat.g.mul_(1 / scale.value)
+            if bool(self.flat.g.isfinite().all()):
+                scale.held()
+                return loss
+            if not scale.overflowed():
+                return loss
+            start.restore(self.flat)
 
     def loss(
         self, logits: Tensor, features: Tensor | None, target: Tensor, client: Tensors, compared: Compared
@@ -189,6 +214,8 @@ class Traced:
         places = [node for node in graph_module.graph.nodes if node.op == "placeholder"][2:]
         self._made = hoist(graph_module.graph, dict(zip(places, self._state)))
         self._run: Callable[..., Any] = finish(graph_module).forward
+        if not x.is_cpu and not has_draws(graph_module.graph):
+            self._run = without_modes(self._run)
         self._g = flat.g
         self._gradients = [slot.view(flat.g) for slot, used in zip(flat.parameter_slots, self.used) if used]
         # It is compared with an eager step at its steps 1, 2, 4, 8, .., then at every CHECK_EVERY.
@@ -210,7 +237,7 @@ def forward_graph(step: Step, x: Tensor) -> Callable[..., tuple[Tensor, ...]]:
     module, names = step.flat.module, list(step._tensors)
 
     def forward(x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        with precision(step.local):
+        with precision(step.local, x.device):
             logits = functional_call(module, dict(zip(names, tensors)), (x,))
         return (logits, step.representation.take()) if step.representation else (logits,)
 
@@ -250,7 +277,7 @@ class Snapshot:
 
 
 def floats(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    return [(ours.double(), theirs.double()) for ours, theirs in pairs]
+    return [(ours.cpu().double(), theirs.cpu().double()) for ours, theirs in pairs]
 
 
 def is_same(ours: Tensor, theirs: Tensor) -> bool:
@@ -258,14 +285,22 @@ def is_same(ours: Tensor, theirs: Tensor) -> bool:
     return torch.equal(ours, theirs) or bool(((ours == theirs) | ((ours != ours) & (theirs != theirs))).all())
 
 
-def precision(local: Local) -> AbstractContextManager[Any]:
-    return nullcontext() if local.precision == "float32" else mixed_precision()
+def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    def alone(*inputs: Tensor) -> Any:
+        with _disable_current_modes():
+            return function(*inputs)
+
+    return alone
+
+
+def precision(local: Local, device: torch.device) -> AbstractContextManager[Any]:
+    return nullcontext() if local.precision == "float32" else mixed_precision(local.precision, device.type)
 
 
 @contextmanager
-def mixed_precision() -> Iterator[None]:
+def mixed_precision(precision: str, device_type: str) -> Iterator[None]:
     try:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device_type, getattr(torch, precision)):
             yield
     finally:
         # Within an outer autocast, though that is switched off, torch would keep the rounded weights for later.

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.client.sums import Sums
 from fedrecall.data.federation import EVERYONE, Federation
+from fedrecall.device import CPU, Device
 from fedrecall.models.build import build_model
 from fedrecall.objectives.base import Objective
 from fedrecall.options import Shares
@@ -48,9 +49,9 @@ class Job:
             return None
         return self.objective.shift_to(self.judged_for, federation.pooled_shares)
 
-    def build_model(self, federation: Federation) -> FlatModel:
+    def build_model(self, federation: Federation, device: Device = CPU) -> FlatModel:
         """The model with its initial weights, as flat vectors."""
-        return build_model(self.model, federation, self.seed, self.local.threads)
+        return build_model(self.model, federation, self.seed, self.local.threads, device.torch)
 
     @property
     def knows_validation(self) -> bool:

@@ -1,6 +1,12 @@
-"""The client's side: local training and evaluation, by the worker that every engine calls."""
+"""The client's side: local training and evaluation, by the worker that every engine calls.
+
+Models, gradients, samples and what a step needs of the server's and the client's state are on the worker's device.
+Tasks, states and results are on the CPU, and so is `Algorithm.finish`.
+"""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -8,16 +14,19 @@ from torch import Tensor
 
 from fedrecall.algorithms.base import LocalSteps
 from fedrecall.client.batches import batches
+from fedrecall.client.draws import draws, randomness
 from fedrecall.client.fisher import CHUNK, fisher
 from fedrecall.client.frozen_model import FrozenModel
+from fedrecall.client.inputs import Inputs
 from fedrecall.client.predict import Predictor
 from fedrecall.client.sgd import SGD
 from fedrecall.client.step import NOTHING, Compared, Step
 from fedrecall.client.work import EvaluateResult, EvaluateTask, Job, ProbeAnswers, Task, TrainResult, TrainTask
 from fedrecall.data.federation import Federation
+from fedrecall.device import CPU, Device
 from fedrecall.errors import InputError
-from fedrecall.models.build import has_statistics, least_samples, model_input
-from fedrecall.rng import Shuffle, default_generator, torch_stream
+from fedrecall.models.build import has_statistics, least_samples
+from fedrecall.rng import Shuffle, torch_stream
 from fedrecall.runs.client_states import States
 from fedrecall.vector import Tensors
 
@@ -25,29 +34,45 @@ from fedrecall.vector import Tensors
 class Worker:
     """Runs tasks with one model, one client at a time. It keeps nothing from one task to the next."""
 
-    def __init__(self, job: Job, federation: Federation, states: States) -> None:
-        self.job, self.federation, self.states = job, federation, states
-        self.flat = job.build_model(federation)
-        self.predict = Predictor(self.flat, federation, job.logit_shift(federation))
-        self.step = Step(self.flat, job.objective, job.algorithm, job.local)
+    def __init__(self, job: Job, federation: Federation, states: States, device: Device = CPU) -> None:
+        self.job, self.federation, self.states, self.device = job, federation, states, device
+        self.flat = job.build_model(federation, device)
+        self.inputs = Inputs(federation, self.flat.w.dtype, device)
+        shift = job.logit_shift(federation)
+        self.predict = Predictor(self.flat, self.inputs, None if shift is None else shift.to(device.torch))
+        self.objective = job.objective.on(device.torch)
+        self.step = Step(self.flat, self.objective, job.algorithm, job.local)
         self.least = least_samples(self.flat.module)
         self._statistics = has_statistics(self.flat.module) and not job.own_buffers
         self.server: Tensors = {}
         self.buffers: Tensors = {}
+        self._server, self._buffers = self.server, self.buffers  # the same on the device
         self._holds_server = False
         self._checked = False
         self._augments = federation.augments
         self._knows_labels = job.objective.knows_labels
         needs = job.algorithm.needs | job.objective.needs
-        self._sent = FrozenModel(job, federation) if needs & {"teacher", "features"} else None
-        self._previous = FrozenModel(job, federation) if "previous" in needs else None
+        self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
+        self._previous = FrozenModel(job, federation, device) if "previous" in needs else None
 
     def publish(self, server: Tensors, buffers: Tensors) -> None:
         self.server, self.buffers = server, buffers
+        with self.explained():
+            self._server, self._buffers = self.device.put(server), self.device.put(buffers)
         self._holds_server = False
         self.step.begin_round()
 
+    def explained(self) -> AbstractContextManager[None]:
+        """What the device cannot do, as a sentence."""
+        return self.device.explained(self.job.local.batch_size)
+
     def run(self, task: Task) -> TrainResult | EvaluateResult:
+        if self.device.is_cpu:
+            return self._run(task)
+        with self.explained():
+            return self._run(task)
+
+    def _run(self, task: Task) -> TrainResult | EvaluateResult:
         return self.train(task) if isinstance(task, TrainTask) else self.evaluate(task)
 
     def _load(self, state: Tensors) -> None:
@@ -56,7 +81,7 @@ class Worker:
         own_buffers = self.job.own_buffers and "b" in state
         if self._holds_server and not own_model and not own_buffers:
             return
-        w, buffers = state["w"] if own_model else self.server["w"], state if own_buffers else self.buffers
+        w, buffers = state["w"] if own_model else self._server["w"], state if own_buffers else self._buffers
         self.flat.load(w, buffers)
         self._holds_server = not own_model and not own_buffers
 
@@ -75,8 +100,8 @@ class Worker:
         self._load(state)
         self._load_frozen(state)
         self._holds_server = False
-        with default_generator(job.seed, "model", task.round, task.client):
-            steps, loss = self._steps(task, indices, state)
+        with randomness(self.device, job.seed, "model", task.round, task.client):
+            steps, loss = self._steps(task, indices, self.device.put(state))
         return self._finished(task, state, steps, loss)
 
     def finished_with(
@@ -93,13 +118,15 @@ class Worker:
         indices = self.federation.trained_on(task.client)
         local = LocalSteps(steps, task.lr, job.local.momentum, len(indices))
         extra = {"fisher": self._fisher(indices)} if "fisher" in job.algorithm.needs else {}
-        sent, new_state = job.algorithm.finish(flat.w, self.server, state, local, extra)
+        home = self.device.home
+        buffers = home(flat.buffers()) if flat.has_buffers or self._previous or job.own_buffers else {}
+        sent, new_state = job.algorithm.finish(home({"w": flat.w})["w"], self.server, state, local, home(extra))
         if job.own_buffers or self._previous:
-            new_state = new_state | flat.buffers()
+            new_state = new_state | buffers
         return TrainResult(
             task,
             sent={name: tensor.clone() for name, tensor in sent.items()},
-            buffers={} if job.own_buffers or not flat.has_buffers else flat.buffers(),
+            buffers={} if job.own_buffers or not flat.has_buffers else buffers,
             state=self.states.put(task.client, task.round, new_state),
             samples=len(indices),
             steps=steps,
@@ -111,11 +138,11 @@ class Worker:
     def _probe(self, task: TrainTask) -> ProbeAnswers:
         """The samples that the client's model gets right: as it is and, if statistics are averaged, with those
         it was sent."""
-        with default_generator(self.job.seed, "evaluate", task.round, task.client):
+        with randomness(self.device, self.job.seed, "evaluate", task.round, task.client):
             correct = self.predict("validation", task.clients).correct
             if not self._statistics:
                 return ProbeAnswers(correct)
-            self.flat.load(self.flat.w, self.buffers)
+            self.flat.load(self.flat.w, self._buffers)
             return ProbeAnswers(correct, self.predict("validation", task.clients).correct)
 
     def client_state(self, task: Task) -> Tensors:
@@ -137,7 +164,7 @@ class Worker:
                 with_validation=job.knows_validation,
                 with_pooled=bool(job.objective.asks_population),
             )
-            client = job.objective.prepare(known)
+            client = self.device.put(self.objective.prepare(known))
         local = job.local.model_copy(update={"steps": task.steps}) if task.steps else job.local
         if min(job.local.batch_size, len(indices)) < self.least:
             raise InputError(
@@ -147,15 +174,15 @@ class Worker:
         augment = torch_stream(job.seed, "augment", task.round, task.client) if self._augments else None
         order = Shuffle(job.seed, task.round, task.client)
         optimiser = SGD(task.lr, job.local.momentum, job.local.weight_decay)
-        total, steps = torch.zeros(()), 0
+        total, steps = torch.zeros((), device=flat.w.device), 0
+        self.step.begin_client()
         if not flat.module.training:
             flat.module.train()
         for batch in batches(indices, local, order, self.least):
-            x, target = federation.train.gather(batch)
-            x = model_input(federation.transform(x, augment), flat.w.dtype)
+            x, target = self.inputs(federation.train, batch, augment)
             loss = self.step(x, target, client, self._compared(x, state))
             optimiser.decay(flat.w, flat.g)
-            job.algorithm.correct(flat.g, flat.w, self.server, state)
+            job.algorithm.correct(flat.g, flat.w, self._server, state)
             optimiser.step(flat.w, flat.g)
             total += loss
             steps += 1
@@ -176,13 +203,13 @@ class Worker:
         return Compared(teacher, global_features, self._previous(x)[1])
 
     def _fisher(self, indices: np.ndarray) -> Tensor:
-        train, dtype = self.federation.train, self.flat.w.dtype
-        chunks = map(train.gather, torch.split(torch.from_numpy(indices), CHUNK))
-        return fisher(self.flat, ((model_input(self.federation.transform(x), dtype), y) for x, y in chunks))
+        chunks = torch.split(torch.from_numpy(indices), CHUNK)
+        with draws(self.device):
+            return fisher(self.flat, (self.inputs(self.federation.train, chunk) for chunk in chunks))
 
     def evaluate(self, task: EvaluateTask) -> EvaluateResult:
         """The predictions of a model for a range of pooled samples."""
         self._load(self.client_state(task) if task.state_version else {})
         part = slice(task.start, task.stop)
-        with default_generator(self.job.seed, "evaluate", task.round, task.order):
+        with randomness(self.device, self.job.seed, "evaluate", task.round, task.order):
             return EvaluateResult(task, self.predict(task.split, task.clients, part, task.logits))

@@ -67,6 +67,10 @@ class Samples:
         """A batch as it is stored, and its labels: always a copy, so that its alignment is always the same."""
         return torch.index_select(self._rows, 0, indices), torch.index_select(self._labels, 0, indices)
 
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """All samples as they are stored, and their labels, where they lie."""
+        return self._rows, self._labels
+
     @classmethod
     def write(cls, folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> Samples:
         """Write both arrays below `folder`. An array that is a whole mapped `.npy` file is used where it lies."""

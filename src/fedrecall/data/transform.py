@@ -1,4 +1,7 @@
-"""From stored samples to a model's input, a batch at a time: casting, normalisation, augmentation."""
+"""From stored samples to a model's input, a batch at a time: casting, normalisation, augmentation.
+
+A batch stays on the device that it is on; what is random about it is drawn on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ class Images:
         return top, left, mirrored
 
     def _normalise(self, batch: Tensor) -> Tensor:
-        scale, shift = _scale_and_shift(self.mean, self.std, batch.shape[1] * batch.shape[2])
+        scale, shift = _scale_and_shift(self.mean, self.std, batch.shape[1] * batch.shape[2], batch.device)
         rows = batch.flatten(1).float()
         torch.addcmul(shift, rows, scale, out=rows)
         return rows.view(batch.shape).permute(0, 3, 1, 2)
@@ -97,10 +100,13 @@ class SmallerCrops(Images):
 
 
 @lru_cache(maxsize=8)
-def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], pixels: int) -> tuple[Tensor, Tensor]:
+def _scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], pixels: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """The factors of a flat image's pixels, and what is added: broadcasting C numbers is four times slower."""
     m, s = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
-    return (1 / (255 * s)).float().repeat(pixels), (-m / s).float().repeat(pixels)
+    scale, shift = (1 / (255 * s)).float().repeat(pixels), (-m / s).float().repeat(pixels)
+    return scale.to(device), shift.to(device)
 
 
 def _crop(images: Tensor, padding: int, smaller: int, top: Tensor, left: Tensor) -> Tensor:
@@ -112,13 +118,14 @@ def _crop(images: Tensor, padding: int, smaller: int, top: Tensor, left: Tensor)
     runs = padded.flatten().unfold(0, width * channels, channels)
     first = (torch.arange(count) * padded_height + top) * padded_width + left
     rows = first[:, None] + torch.arange(height) * padded_width
-    return runs.index_select(0, rows.flatten()).view(count, height, width, channels)
+    return runs.index_select(0, rows.flatten().to(images.device)).view(count, height, width, channels)
 
 
 def _mirror(images: Tensor, mirrored: Tensor) -> Tensor:
     # Mirroring all and picking whole images is faster than mirroring the chosen ones in place.
     count = len(images)
-    return torch.cat([images, images.flip(2)]).index_select(0, torch.arange(count) + count * mirrored)
+    chosen = torch.arange(count) + count * mirrored
+    return torch.cat([images, images.flip(2)]).index_select(0, chosen.to(images.device))
 
 
 def image_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

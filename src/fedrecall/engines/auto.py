@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import nn
 
 from fedrecall.client.work import Job
+from fedrecall.device import CPU, Device
 from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised
+from fedrecall.engines.accelerators import find
 from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, nearest
 from fedrecall.recipe.settings import Execution
@@ -22,8 +26,10 @@ DENSE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU
 
 
 def check_execution(execution: Execution) -> None:
-    """An `InputError` if the settings ask an engine for what it has not."""
+    """An `InputError` if the settings ask an engine, or the machine, for what it has not."""
     name, most = execution.engine, None
+    if execution.device != "auto":
+        find(execution.device)
     if name != "auto":
         if name not in ENGINES:
             raise InputError(f"execution.engine is {name!r}; {nearest(name, ['auto', *ENGINES])}")
@@ -39,19 +45,52 @@ def check_execution(execution: Execution) -> None:
 
 
 def choose(
-    execution: Execution, job: Job, module: nn.Module, clients_per_round: int, client_flops: int, rounds: int
+    execution: Execution,
+    job: Job,
+    module: nn.Module,
+    clients_per_round: int,
+    client_flops: int,
+    rounds: int,
+    devices: Sequence[str] = ("cpu",),
 ) -> Engine:
-    """The engine for a run in which a client's training takes so many operations. `auto` goes by this work, never
-    by a timing."""
+    """The engine for a run on these devices in which a client's training takes so many operations. `auto` goes by
+    this work, never by a timing."""
     check_execution(execution)
-    workers = usable_cpus() if execution.workers == "auto" else execution.workers
+    many_small = (
+        clients_per_round >= MANY_CLIENTS and is_narrow_and_dense(module) and Vectorised.why_not(job) is None
+    )
     if execution.engine != "auto":
-        return ENGINES[execution.engine].create(workers, execution)
-    if clients_per_round >= MANY_CLIENTS and is_narrow_and_dense(module) and Vectorised.why_not(job) is None:
-        return Vectorised.create(workers, execution)
-    enough = client_flops >= WORTH_A_MESSAGE and rounds * clients_per_round * client_flops >= WORTH_WORKERS
-    kind = Processes if enough and min(workers, clients_per_round) > 1 else Serial
-    return kind.create(min(workers, clients_per_round), execution)
+        kind, most = ENGINES[execution.engine], None
+    elif many_small:
+        kind, most = Vectorised, None
+    else:
+        kind, most = Processes, clients_per_round
+    workers = how_many(kind, execution, devices)
+    if most is not None:
+        workers = min(workers, most)
+        enough = client_flops >= WORTH_A_MESSAGE and rounds * clients_per_round * client_flops >= WORTH_WORKERS
+        kind = Processes if workers > 1 and (enough or devices[0] != "cpu") else Serial
+    return kind.create(workers, execution, shared(devices, workers, execution))
+
+
+def how_many(kind: type[Engine], execution: Execution, devices: Sequence[str]) -> int:
+    """Workers: as many as there are CPUs or, on devices, as fit on all of them."""
+    if execution.workers != "auto":
+        return execution.workers
+    if devices[0] == "cpu":
+        return usable_cpus()
+    return len(devices) * execution.workers_per_device if kind is Processes else 1
+
+
+def shared(devices: Sequence[str], workers: int, execution: Execution) -> list[Device]:
+    """The devices, which so many workers share evenly."""
+    if devices[0] == "cpu":
+        return [CPU]
+    used = devices[:workers]
+    return [
+        Device(name, execution.deterministic, execution.tf32, -(-(workers - place) // len(used)))
+        for place, name in enumerate(used)
+    ]
 
 
 def is_narrow_and_dense(module: nn.Module) -> bool:

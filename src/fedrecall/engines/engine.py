@@ -6,11 +6,12 @@ The traits say what others must know of it; nothing asks an engine for its name 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Self
 
 from fedrecall.client.work import Job, Result, Task
 from fedrecall.data.federation import Federation
+from fedrecall.device import CPU, Device
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import States
 from fedrecall.vector import Tensors
@@ -26,12 +27,13 @@ class Engine(ABC):
     most_workers: ClassVar[int | None] = None
 
     workers: int = 1
+    devices: Sequence[Device] = (CPU,)  # where its workers train
     failed: Task | None = None  # whose work raised what `run` raises
 
     @classmethod
     @abstractmethod
-    def create(cls, workers: int, execution: Execution) -> Self:
-        """An engine of so many workers; nothing is started yet."""
+    def create(cls, workers: int, execution: Execution, devices: Sequence[Device] = (CPU,)) -> Self:
+        """An engine of so many workers on these devices; nothing is started yet."""
 
     @classmethod
     def why_not(cls, job: Job) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from fedrecall.client.work import Job, Result, Task
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
+from fedrecall.device import CPU, Device
 from fedrecall.engines.engine import Engine
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.recipe.settings import Execution
@@ -24,14 +25,19 @@ class Serial(Engine):
     most_workers = 1
 
     @classmethod
-    def create(cls, workers: int, execution: Execution) -> Self:
-        return cls()
+    def create(cls, workers: int, execution: Execution, devices: Sequence[Device] = (CPU,)) -> Self:
+        engine = cls()
+        engine.devices = devices[:1]
+        return engine
 
     def open(self, job: Job, federation: Federation, states: States) -> None:
         keep_freed_memory()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(job.local.threads)
-        self._worker = Worker(job, federation, states)
+        (device,) = self.devices
+        device.fix()
+        with device.explained(job.local.batch_size):
+            self._worker = Worker(job, federation, states, device)
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         self._worker.publish(server, buffers)

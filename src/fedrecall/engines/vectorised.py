@@ -16,6 +16,7 @@ from fedrecall.client.cohort import Cohort, CohortResult
 from fedrecall.client.work import Job, Result, Task, Trained, TrainedGroup, TrainResult, TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
+from fedrecall.device import CPU, Device
 from fedrecall.engines.engine import Engine
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.engines.threads import Threads
@@ -33,12 +34,12 @@ class Vectorised(Engine):
     name = "vectorised"
     own_rounding = True
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, workers: int, devices: Sequence[Device] = (CPU,)) -> None:
+        self.workers, self.devices = workers, devices[:1]
 
     @classmethod
-    def create(cls, workers: int, execution: Execution) -> Self:
-        return cls(workers)
+    def create(cls, workers: int, execution: Execution, devices: Sequence[Device] = (CPU,)) -> Self:
+        return cls(workers, devices)
 
     @classmethod
     def why_not(cls, job: Job) -> str | None:
@@ -63,10 +64,13 @@ class Vectorised(Engine):
         torch.set_num_threads(1)
         self.job, self.federation = job, federation
         federation.train.map_pages()
-        self._worker = Worker(job, federation, states)
+        (device,) = self.devices
+        device.fix()
         self._cohorts: SimpleQueue[Cohort] = SimpleQueue()
-        for _ in range(self.workers):
-            self._cohorts.put(Cohort(job, federation))
+        with device.explained(job.local.batch_size):
+            self._worker = Worker(job, federation, states, device)
+            for _ in range(self.workers):
+                self._cohorts.put(Cohort(job, self._worker.inputs))
         self._threads = Threads(self.workers, lambda: torch.set_num_threads(1))
         # Such an algorithm sends its clients' models as they are, so their sum is all that is wanted.
         self._sends_models = job.algorithm.sends_models and not job.own_buffers
@@ -101,7 +105,8 @@ class Vectorised(Engine):
         states = [self._worker.client_state(task) for task in tasks]
         cohort = self._cohorts.get()
         try:
-            trained = cohort.train(tasks, states, self._worker.server, self._worker.buffers)
+            with self._worker.explained():
+                trained = cohort.train(tasks, states, self._worker.server, self._worker.buffers)
         except RuntimeError as error:
             reason = " ".join(str(error).split()).partition(". Please")[0]
             raise InputError(

@@ -69,6 +69,7 @@ def diagnose(
     clients: int | None = None,
     engine: str = "auto",
     workers: int | str = "auto",
+    device: str = "auto",
     out: str | Path | None = None,
     progress: bool | None = None,
     **settings: Any,
@@ -102,7 +103,7 @@ def diagnose(
         **dict.fromkeys(("data", "partition"), FROM_PYTHON),
         "model": model if is_named(model) else FROM_PYTHON,
         "objective": describe(loss, OBJECTIVES),
-        "execution": {"engine": engine, "workers": workers, **settings.get("execution", {})},
+        "execution": {"engine": engine, "workers": workers, "device": device, **settings.get("execution", {})},
     }
     recipe = Recipe(**tree if local is None else {**tree, "local": local})
     make_model, start = model_maker(model, federation, recipe), Start("a new model", untrained=True)

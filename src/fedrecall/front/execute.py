@@ -34,6 +34,7 @@ class Plan:
     title: str
     resume: bool = False  # go on with what is in the folder
     force: bool = False  # also with another recipe
+    other_device: bool = False  # also on another device
 
 
 def execute(
@@ -45,7 +46,8 @@ def execute(
         with ProgressLine(plan.title, plan.experiment.recipe.rounds, quiet=quiet) as progress:
             watchers = [progress, *callbacks]
             if plan.resume:
-                summary = go_on(plan.folder, plan.experiment, watchers, force=plan.force)
+                allowed = {"force": plan.force, "other_device": plan.other_device}
+                summary = go_on(plan.folder, plan.experiment, watchers, **allowed)
             else:
                 summary = carry_out(plan.experiment, plan.folder, watchers)
         summaries.append(summary)

@@ -48,8 +48,10 @@ def federate(
     local: Local | Mapping[str, Any] | None = None,
     engine: str = "auto",
     workers: int | str = "auto",
+    device: str = "auto",
     out: str | Path | None = None,
     resume: bool = False,
+    other_device: bool = False,
     watch: Callback | None = None,
     callbacks: Sequence[Callback] = (),
     metrics: Mapping[str, UserMetric] | None = None,
@@ -71,8 +73,8 @@ def federate(
 
     Without `out`, each call makes a new folder below `runs`. With `resume`, a run that is in `out` already goes on
     from its last checkpoint, with the same bits as if it had never stopped, and one that is finished is returned
-    as it is. The given model is not changed (but for lazy modules, which get their shapes): `run.model()` is the
-    trained one.
+    as it is; on another device it goes on only with `other_device`. The given model is not changed (but for lazy
+    modules, which get their shapes): `run.model()` is the trained one.
 
     >>> import numpy as np, tempfile, torch
     >>> from fedrecall import Federation, Iid, federate
@@ -96,7 +98,7 @@ def federate(
         "model": model if is_named(model) else FROM_PYTHON,
         "algorithm": algorithm if is_named(algorithm) else describe(chosen_algorithm, ALGORITHMS),
         "objective": objective if is_named(objective) else describe(chosen_objective, OBJECTIVES),
-        "execution": {"engine": engine, "workers": workers, **settings.get("execution", {})},
+        "execution": {"engine": engine, "workers": workers, "device": device, **settings.get("execution", {})},
     }
     if local is not None:
         tree["local"] = local.model_dump(exclude_unset=True) if isinstance(local, Local) else local
@@ -117,7 +119,7 @@ def federate(
         folder = RunFolder.reopen(path)
     else:
         folder = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "run")
-    plan = Plan(experiment, folder, titles().method(recipe.tree()), resume=path is not None)
+    plan = Plan(experiment, folder, titles().method(recipe.tree()), path is not None, other_device=other_device)
     execute([plan], report=None, quiet=not is_wanted(progress), callbacks=watchers)
     return finished(Run(folder.path, make_model), report=report)
 

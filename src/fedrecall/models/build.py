@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
+from fedrecall.models.embedding import MeanEmbedding
 from fedrecall.rng import default_generator
 from fedrecall.torch_state import fixed_torch_state, torch_threads
 from fedrecall.user_code import has_their_lines
-from fedrecall.vector import FlatModel, materialise
+from fedrecall.vector import HERE, FlatModel, materialise
 
 
-def build_model(make_model: Callable[[], nn.Module], federation: Federation, seed: int, threads: int) -> FlatModel:
+def build_model(
+    make_model: Callable[[], nn.Module],
+    federation: Federation,
+    seed: int,
+    threads: int,
+    device: torch.device = HERE,
+) -> FlatModel:
     """The model with its initial weights, which are a function of the seed, as flat vectors."""
     with fixed_torch_state(), default_generator(seed, "init"), torch_threads(threads):
         module = make_model()
@@ -29,7 +37,7 @@ def build_model(make_model: Callable[[], nn.Module], federation: Federation, see
             raise InputError(f"the model is {short_repr(module)}; a torch.nn.Module was expected")
         materialise(module, partial(dry_batch, federation))
         refuse_broken_convolutions(module)
-        return FlatModel(module)
+        return FlatModel(module, device)
 
 
 def least_samples(module: nn.Module) -> int:
@@ -87,6 +95,15 @@ def check_outputs(flat: FlatModel, federation: Federation) -> None:
             f"the model answers two samples with {shape}; two rows of {federation.num_classes} class scores "
             "were expected"
         )
+
+
+def refuse_unknown_ids(module: nn.Module, federation: Federation) -> None:
+    """A token id out of range, before a device meets it: there it is noticed late, and ends all that the process
+    does there. On the CPU the model says so itself."""
+    if isinstance(module, MeanEmbedding):
+        for samples in (federation.train, federation.test):
+            if samples is not None and np.issubdtype(samples.x.dtype, np.integer):
+                module.refuse(int(samples.x.min()), int(samples.x.max()))
 
 
 def dry_batch(federation: Federation, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -44,12 +44,18 @@ class MeanEmbedding(nn.Module):
         try:
             vectors: Tensor = self.vectors(ids)
         except IndexError:  # torch has looked at every id anyway, but does not say which is wrong
-            last = self.vectors.num_embeddings - 1
-            wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
+            self.refuse(int(ids.min()), int(ids.max()))
+            raise
+        return vectors
+
+    def refuse(self, least: int, largest: int) -> None:
+        """An `InputError` if ids from the least to the largest are not all known."""
+        last = self.vectors.num_embeddings - 1
+        if least < 0 or largest > last:
+            wrong = least if least < 0 else largest
             raise InputError(
                 f"a token id is {wrong}, but model.vocabulary is {last + 1}; ids from 0 to {last} were expected"
             ) from None
-        return vectors
 
 
 def embedding(

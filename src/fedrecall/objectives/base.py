@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedrecall.labels import Labels
@@ -61,6 +62,11 @@ class Objective:
 
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
         raise NotImplementedError
+
+    def on(self, device: torch.device) -> Objective:
+        """The same for logits on a device, if it holds tensors that must be there. What `prepare` returns is sent
+        there by itself."""
+        return self
 
     def check(self, num_classes: int) -> None:
         """An `InputError` if it cannot be minimised, where that can be seen before anything is trained."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -47,6 +48,11 @@ class LossFunction(Objective):
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
         loss: Tensor = self.function(in_full(logits), target, **self.options)
         return loss
+
+    def on(self, device: torch.device) -> LossFunction:
+        if device.type == "cpu" or not isinstance(self.function, nn.Module):
+            return self
+        return replace(self, function=copy.deepcopy(self.function).to(device))  # the user's own stays where it is
 
     def check(self, num_classes: int) -> None:
         """Called once with numbers of no meaning. Where the user's own lines fail, training will show them."""

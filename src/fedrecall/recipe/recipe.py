@@ -176,12 +176,14 @@ class Recipe(Settings):
         tree = {key: value for key, value in identity(self.tree()).items() if key != "rounds"}
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
-    def digest(self, rounding: str = "", weights: str | None = None) -> str:
+    def digest(self, rounding: str = "", weights: str | None = None, device: str = "") -> str:
         """The identity of the result: the hash of all that decides it. `rounding` names an engine whose bits are
-        its own, `weights` is the digest of initial weights that were given."""
+        its own, `device` one that is not the CPU, `weights` is the digest of initial weights that were given."""
         tree = identity(self.tree())
         if rounding:
             tree["engine"] = rounding
+        if device:
+            tree["device"] = device
         if weights:
             tree["weights"] = weights
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()

@@ -149,8 +149,10 @@ class Local(Settings):
         default="exact",
         description="exact: the bits of a plain eager loop | fast: other roundings, by padded channels",
     )
-    precision: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="bfloat16: mixed, by autocast; slow where the CPU has no support for it"
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32",
+        description="bfloat16 | float16: mixed, by autocast, float16 with a scaled loss; slow where the processor "
+        "has no support for it",
     )
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = Field(
         default=1, description="torch threads per client; part of the bits"
@@ -275,7 +277,7 @@ class CheckpointTimes(Settings):
 
 
 class Execution(Settings):
-    """Where and how it runs. Not part of the recipe's identity: the results are the same."""
+    """Where and how it runs. Not part of the recipe's identity: the results are the same, but for the device."""
 
     section: ClassVar[str] = "execution"
     engine: str = Field(
@@ -285,6 +287,21 @@ class Execution(Settings):
     )
     workers: Positive | Literal["auto"] = Field(
         default="auto", description="worker processes; auto: as many as there are CPUs to use"
+    )
+    device: str = Field(
+        default="auto",
+        description="where clients train: cpu | cuda | cuda:N | mps | xpu | auto (an accelerator, if there is one "
+        "and a step is large enough to pay for it); part of a run's identity",
+    )
+    workers_per_device: Positive = Field(
+        default=1, description="processes: workers that share a device, if `workers` is auto"
+    )
+    deterministic: bool = Field(
+        default=True,
+        description="on a device: deterministic algorithms alone; an operation that has none is named",
+    )
+    tf32: bool = Field(
+        default=False, description="cuda: products and convolutions with inputs rounded to TF32, which is faster"
     )
     data: Text | None = Field(
         default=None, description="the folder with downloaded data sets; default: the variable FEDRECALL_DATA"

@@ -29,7 +29,7 @@ from fedrecall.version import __version__
 
 KEPT = 2
 NOTED = {"round", "sha256", "fedrecall", "recipe_sha256", "recipe"}
-SINCE = {"records"}  # that older notes lack
+SINCE = {"records", "device"}  # that older notes lack
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Checkpoint:
     fedrecall: str = __version__
     best: Tensors = field(default_factory=dict)  # the best model so far, where that is kept
     records: Noted = field(default_factory=dict)  # of the files that are recorded, up to this one
+    device: str = "cpu"  # on which its clients were trained
 
 
 def save(folder: Path, point: Checkpoint) -> None:
@@ -73,6 +74,7 @@ def save(folder: Path, point: Checkpoint) -> None:
             "recipe_sha256": point.recipe_sha256,
             "recipe": point.recipe,
             "records": point.records,
+            "device": point.device,
         }
         write_text(note_path, json.dumps({**note, "note_sha256": tree_digest(note)}) + "\n")
     except BaseException:  # without its note it is room that is lost
@@ -115,7 +117,8 @@ def read(note_path: Path) -> Checkpoint:
             groups[group][key] = tensor
         digest, recipe, made_by = note["recipe_sha256"], note["recipe"], note["fedrecall"]
         return Checkpoint(int(note["round"]), **groups, versions=versions, recipe_sha256=digest, recipe=recipe,
-                          fedrecall=made_by, records=note.get("records", {}))  # fmt: skip
+                          fedrecall=made_by, records=note.get("records", {}),
+                          device=note.get("device", "cpu"))  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error) if isinstance(error, InputError) else type(error).__name__
         raise InputError(f"the checkpoint {str(path)!r} is damaged: {reason}") from None

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedrecall.device import Device
 from fedrecall.version import __version__
 
 
-def environment() -> dict[str, Any]:
+def environment(device: Device) -> dict[str, Any]:
     """The machine and the versions that the bits of a run depend on besides the recipe."""
     return {
         "fedrecall": __version__,
@@ -25,6 +26,7 @@ def environment() -> dict[str, Any]:
         "cpu": cpu_name(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cpus": os.cpu_count(),
+        **device.facts(),
     }
 
 

@@ -162,7 +162,7 @@ class Loop:
         experiment, folder = self.experiment, self.folder
         federation = experiment.federation
         self._write_recipe()
-        folder.write_json(files.ENVIRONMENT, environment())
+        folder.write_json(files.ENVIRONMENT, environment(experiment.device))
         partition = self._describe_partition()
         origin = describe_origin(
             self.recipe, experiment.job, federation, experiment.flat.module, experiment.weights
@@ -217,6 +217,7 @@ class Loop:
             self.recipe.tree(),
             best=self.best_model,
             records=self.folder.records.note(),
+            device=self.experiment.device.rounding or "cpu",
         )
         checkpoint.save(self.folder.path / files.CHECKPOINTS, point)
         self.saved = self.done.round  # whether or not what is superseded can be deleted
@@ -263,6 +264,7 @@ class Loop:
             **self.kept,
             "engine": self.engine.name,
             "workers": self.engine.workers,
+            "device": ", ".join(device.name for device in self.engine.devices),
             "recipe_sha256": self.experiment.digest,
             "dropped_updates": dropped,
             "warnings": warnings,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedrecall.device import Device
 from fedrecall.engines import ENGINES
 from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.watcher import Watcher
@@ -23,20 +24,22 @@ from fedrecall.version import __version__
 
 # What decides bits besides the recipe: with another of these a run goes on, and says that its bits may differ.
 MATTERS = ("python", "torch", "numpy", "platform", "cpu", "cpu_capability")
+MATTERS_ON_A_DEVICE = ("device_name", "driver", "device_libraries")
 
 
 def starting_point(
-    path: Path, experiment: Experiment, *, force: bool = False
+    path: Path, experiment: Experiment, *, force: bool = False, other_device: bool = False
 ) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint that an experiment goes on from (None: there is none yet), and what the user should know."""
     point, notes = checkpoint.newest(path / files.CHECKPOINTS, StateFiles(path / files.STATES))
     recipe = experiment.recipe
     if point is None and not force:
         refuse_to_start_again(path, recipe, notes)
-    notes += other_environment(path)
+    notes += other_environment(path, experiment.device)
     if point is None:
         return None, notes
     notes += check_records(path, point.records, point.round, force=force)
+    notes += other_device_than(point, experiment.device, allowed=force or other_device)
     if not force:
         refuse_other(point, recipe)
         refuse_other_engine(point, experiment)
@@ -78,11 +81,26 @@ def has_checkpoint(path: Path) -> bool:
     return bool(checkpoint.notes(path / files.CHECKPOINTS))
 
 
+def other_device_than(point: Checkpoint, device: Device, *, allowed: bool) -> list[str]:
+    """A warning if the run goes on with another device, where that is allowed."""
+    now = device.rounding or "cpu"
+    if point.device == now:
+        return []
+    if not allowed:
+        raise InputError(
+            f"the run trained on {point.device} and would go on with {now}, whose bits are others; choose with "
+            "--device, or --other-device goes on all the same"
+        )
+    return [f"trained on {point.device} until round {point.round} and on {now} from there on: the bits are others"]
+
+
 def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
     """An engine that rounds in its own way; all others are alike."""
     before = Recipe(**{**experiment.recipe.tree(), "rounds": point.recipe["rounds"]})
     own = [kind.name for kind in ENGINES.values() if kind.own_rounding]
-    began = next((name for name in own if point.recipe_sha256 == before.digest(name, experiment.weights)), "")
+    device = "" if point.device == "cpu" else point.device
+    digests = {name: before.digest(name, experiment.weights, device) for name in own}
+    began = next((name for name, digest in digests.items() if point.recipe_sha256 == digest), "")
     goes_on = experiment.engine.rounding
     if began != goes_on:
         raise InputError(
@@ -142,7 +160,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
             yield f"{prefix}{key} was {short_repr(old)} and is {short_repr(new)}"
 
 
-def other_environment(path: Path) -> list[str]:
+def other_environment(path: Path, device: Device) -> list[str]:
     """A warning if the machine or its software are not as they were."""
     try:
         before = RunRecord(path).environment
@@ -150,19 +168,28 @@ def other_environment(path: Path) -> list[str]:
         before = {}
     if not before:
         return []
-    now = environment()
-    changed = [f"{key} was {before.get(key)} and is {now[key]}" for key in MATTERS if before.get(key) != now[key]]
+    now = environment(device)
+    same_device = before.get("device", "cpu") == now["device"]  # else that says it all
+    keys = (*MATTERS, *(MATTERS_ON_A_DEVICE if same_device else ()))
+    changed = [
+        f"{key} was {before.get(key)} and is {now.get(key)}" for key in keys if before.get(key) != now.get(key)
+    ]
     return [f"bits may differ from now on: {'; '.join(changed)}"] if changed else []
 
 
 def go_on(
-    folder: RunFolder, experiment: Experiment, callbacks: Sequence[Watcher] = (), *, force: bool = False
+    folder: RunFolder,
+    experiment: Experiment,
+    callbacks: Sequence[Watcher] = (),
+    *,
+    force: bool = False,
+    other_device: bool = False,
 ) -> dict[str, Any]:
     """Resume the run in a folder; its summary."""
     folder.lock()
     try:
         experiment.weights = weights_of(folder.path)
-        point, notes = starting_point(folder.path, experiment, force=force)
+        point, notes = starting_point(folder.path, experiment, force=force, other_device=other_device)
         if point is None:  # it never came to its first checkpoint
             begin_again(folder)
         return carry_out(experiment, folder, callbacks, point, notes)

@@ -15,6 +15,8 @@ from fedrecall.client.batches import steps_per_epoch
 from fedrecall.client.sums import Sums
 from fedrecall.client.work import EvaluateResult, Job, TrainTask
 from fedrecall.data.federation import EVERYONE, Federation
+from fedrecall.device import Device
+from fedrecall.engines import accelerators
 from fedrecall.engines.auto import choose
 from fedrecall.errors import DivergedError, InputError
 from fedrecall.measure.evaluator import Evaluator
@@ -22,7 +24,13 @@ from fedrecall.measure.probe import Probes
 from fedrecall.measure.training_cost import TrainingCost
 from fedrecall.measure.user_metrics import UserMetric
 from fedrecall.measure.watcher import Round, Watcher
-from fedrecall.models.build import check_outputs, has_statistics, least_samples, trains_otherwise
+from fedrecall.models.build import (
+    check_outputs,
+    has_statistics,
+    least_samples,
+    refuse_unknown_ids,
+    trains_otherwise,
+)
 from fedrecall.models.weights import load_weights
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.rng import stream
@@ -74,8 +82,14 @@ class Experiment:
         self.population = Population(federation.population, len(federation.pool("train")[1]))
         self.count = clients_per_round(recipe, federation.population)
         cost = TrainingCost(self.algorithm, recipe.local, self.flat, federation)
-        work = cost.of_client(max(1, self.population.samples // self.population.clients))
-        self.engine = choose(recipe.execution, job, self.flat.module, self.count, work, recipe.rounds)
+        samples = max(1, self.population.samples // self.population.clients)
+        step = cost.flops_per_sample * min(recipe.local.batch_size, samples)
+        devices = accelerators.choose(recipe.execution.device, step, self.flat.w.dtype)
+        work = cost.of_client(samples)
+        self.engine = choose(recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices)
+        accelerators.refuse_precision(self.device, recipe.local.precision)
+        if not self.device.is_cpu:
+            refuse_unknown_ids(self.flat.module, federation)
         self.evaluator = Evaluator(recipe, job, federation, metrics)
         if recipe.stop.patience or recipe.keep == "best":
             own, has_validation = self.evaluator.user_metrics, self.evaluator.has_validation
@@ -91,7 +105,12 @@ class Experiment:
     @property
     def digest(self) -> str:
         """The identity of the run's result."""
-        return self.recipe.digest(self.engine.rounding, self.weights)
+        return self.recipe.digest(self.engine.rounding, self.weights, self.device.rounding)
+
+    @property
+    def device(self) -> Device:
+        """Where clients train; one of them, if there are several, which are alike."""
+        return self.engine.devices[0]
 
     @property
     def meant_for(self) -> str:
@@ -244,10 +263,21 @@ class Experiment:
             yield f"forgetting.rounds has {late}, but there are {self.recipe.rounds} rounds"
         if self.recipe.execution.client_timeout is not None and not self.engine.replaces_workers:
             yield f"execution.client_timeout has no effect: the engine is {self.engine.name!r}, without workers"
-        if self.recipe.local.precision == "bfloat16" and not torch.cpu._is_avx512_bf16_supported():
-            yield "local.precision is bfloat16, which this CPU has no instructions for: it is many times slower"
+        yield from self._device_warnings()
         if self.recipe.batch_norm == "local" and has_statistics(self.flat.module) and not self.algorithm.personal:
             yield "batch_norm is local: model.safetensors has the initial statistics, each client keeps its own"
+
+    def _device_warnings(self) -> Iterator[str]:
+        execution, local = self.recipe.execution, self.recipe.local
+        if self.device.is_cpu and local.precision == "bfloat16" and not torch.cpu._is_avx512_bf16_supported():
+            yield "local.precision is bfloat16, which this CPU has no instructions for: it is many times slower"
+        if self.device.is_cpu and local.precision == "float16":
+            yield "local.precision is float16, which is for GPUs: on a CPU it is slower than float32"
+        if execution.workers_per_device > 1 and max(shared.workers for shared in self.engine.devices) == 1:
+            yield (
+                f"execution.workers_per_device has no effect: the engine is {self.engine.name!r}, with "
+                f"{self.engine.workers} workers on {self.device.name}"
+            )
 
 
 def clients_per_round(recipe: Recipe, population: int) -> int:

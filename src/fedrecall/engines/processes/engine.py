@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Self
@@ -26,6 +26,7 @@ import torch
 
 from fedrecall.client.work import Job, Result, Task
 from fedrecall.data.federation import Federation
+from fedrecall.device import CPU, Device
 from fedrecall.engines.engine import Engine
 from fedrecall.engines.processes import connection as link
 from fedrecall.engines.processes import serving, worker_main
@@ -53,6 +54,7 @@ class Member:
     process: subprocess.Popen[bytes]
     connection: Connection
     deadline: float  # when it should have begun, or its parcel should be done
+    device: Device = CPU
     published: tuple[Header, Header] | None = None  # what it was last told to start from
     parcel: Parcel | None = None
     ready: bool = False  # it has said that it has begun
@@ -71,13 +73,15 @@ class Processes(Engine):
     replaces_workers = True
     in_this_process = False
 
-    def __init__(self, workers: int, client_timeout: float | None = None) -> None:
-        self.workers = workers
+    def __init__(
+        self, workers: int, client_timeout: float | None = None, devices: Sequence[Device] = (CPU,)
+    ) -> None:
+        self.workers, self.devices = workers, devices
         self.client_timeout = client_timeout
 
     @classmethod
-    def create(cls, workers: int, execution: Execution) -> Self:
-        return cls(workers, execution.client_timeout)
+    def create(cls, workers: int, execution: Execution, devices: Sequence[Device] = (CPU,)) -> Self:
+        return cls(workers, execution.client_timeout, devices[:workers])
 
     def open(self, job: Job, federation: Federation, states: States) -> None:
         self._scratch = ScratchFolder("engine")
@@ -112,16 +116,20 @@ class Processes(Engine):
         started = []
         for _ in range(count):  # all, before the first is waited for
             process, connection = link.start(worker_main.__file__, self._leftovers, environment)
-            started.append(Member(next(self._numbers), process, connection, deadline))
+            started.append(Member(next(self._numbers), process, connection, deadline, self._next_device()))
             self._members.append(started[-1])
         for member in started:
             if not member.connection.poll(max(0.0, deadline - time.monotonic())):
                 raise silent(member)
             try:
                 link.receive(member.connection)  # it is there, and reads: what is sent now does not wait for ever
-                member.connection.send((*self._greeting, member.results))
+                member.connection.send((*self._greeting, member.results, member.device.fields()))
             except (EOFError, ConnectionError):
                 self._bury(member)
+
+    def _next_device(self) -> Device:
+        """The one that the fewest workers are on."""
+        return min(self.devices, key=lambda device: sum(member.device == device for member in self._members))
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         """Workers are told when they are next given tasks."""

@@ -1,0 +1,61 @@
+"""Batches as a model takes them: the one place where samples go to a device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedrecall.data.federation import Federation
+from fedrecall.data.samples import Samples
+from fedrecall.data.transform import Generators, Plain
+from fedrecall.device import CPU, Device, received
+from fedrecall.models.build import model_input
+
+EVERYWHERE = {
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+}
+
+
+class Inputs:
+    """A federation's samples for a model of one precision on one device.
+
+    All samples of a split go there at once, where there is room for them, and else batch by batch. Normalisation
+    and augmentation run there; what they draw is drawn on the CPU.
+    """
+
+    def __init__(self, federation: Federation, dtype: torch.dtype, device: Device = CPU) -> None:
+        self.federation, self.dtype, self.device = federation, dtype, device
+        self._there: dict[Samples, tuple[Tensor, Tensor] | None] = {}  # None: there is no room
+
+    def __call__(self, source: Samples, positions: Tensor, augment: Generators = None) -> tuple[Tensor, Tensor]:
+        """The samples at these positions, and their labels."""
+        x, target = source.gather(positions) if self.device.is_cpu else self._gather(source, positions)
+        return model_input(self.federation.transform(x, augment), self.dtype), target
+
+    def _gather(self, source: Samples, positions: Tensor) -> tuple[Tensor, Tensor]:
+        if source not in self._there:
+            self._there[source] = self._sent_whole(source)
+        whole = self._there[source]
+        if whole is None:
+            x, target = source.gather(positions)
+            return received(castable(x), self.device), received(target, self.device)
+        there = received(positions, self.device)
+        return whole[0].index_select(0, there), whole[1].index_select(0, there)
+
+    def _sent_whole(self, source: Samples) -> tuple[Tensor, Tensor] | None:
+        if not self.device.has_room(source.x.nbytes + source.y.nbytes):
+            return None
+        x, target = source.whole()
+        return castable(x).to(self.device.torch), target.to(self.device.torch)
+
+
+def castable(x: Tensor) -> Tensor:
+    """The samples in a type that every device has."""
+    return x if x.dtype in EVERYWHERE else Plain()(x)
