@@ -22,6 +22,7 @@ VECTORISED = "test_a_run_of_vectorised_goes_on_with_it_or_by_force"
 WEIGHTS = "test_weights_are_given_to_a_diagnosis"
 FIGURES = "test_rounds_of_figures_want_figures"
 DATA = "test_the_folder_of_data_is_named_with_data"
+DEVICE = "test_another_device_needs_a_word"
 STUDY = "test_the_options_of_a_study_are_followed"
 REPRODUCED = "test_the_example_of_the_help_is_planned_on_real_cifar10"
 COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and option in its text, and who follows it
@@ -84,6 +85,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
         ("rounds=N", "test_rounds_make_a_run_longer"),
         *[("--force", FORCE)] * 4,
         *[("--force", VECTORISED), ("--engine", VECTORISED)],
+        *[("--device", DEVICE), ("--other-device", DEVICE)],
     ],
 }
 
