@@ -26,8 +26,8 @@ def check_length(key: str, prior: str | Shares, num_classes: int) -> None:
 def unevenness(shares: Tensor) -> float:
     """How far class shares are from equal ones: the share that would have to move.
 
-    >>> unevenness(torch.tensor([0.7, 0.2, 0.1]))
-    0.3666666746139526
+    >>> unevenness(torch.tensor([0.75, 0.25]))
+    0.25
     """
     return float((shares - 1 / len(shares)).clamp(min=0).sum())
 
