@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedrecall.runs import checkpoint
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.records import tree_digest
 
