@@ -12,6 +12,9 @@ from made_runs import make_run  # noqa: F401  (a fixture)
 
 from fedrecall.cli import main as cli
 
+# To import one of these is to have another device in this process.
+collect_ignore_glob = ["shared/sim_device.py", "shared/device_*.py"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

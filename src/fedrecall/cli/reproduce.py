@@ -48,6 +48,7 @@ def reproduce(
     out: Path | None,
     engine: str | None,
     workers: str | None,
+    device: str | None,
     data: str | None,
     quiet: bool,
     as_json: bool,
@@ -62,7 +63,7 @@ def reproduce(
     from fedrecall.studies.design import shipped
     from fedrecall.studies.reproduce import Reproduction
 
-    where = execution(engine=engine, workers=workers, data=data)["execution"]
+    where = execution(engine=engine, workers=workers, device=device, data=data)["execution"]
     results = []
     for name in shipped() if what == "all" else [what]:
         inside = out / name if out is not None and what == "all" else out
