@@ -53,7 +53,9 @@ def reproduce(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Make WHAT again: table1 .. table5, fig-forgetting, fig-convergence, fig-ablation-alpha, -fraction, -steps,
+    """Make a table or figure of the paper again, beside its numbers.
+
+    WHAT is table1 .. table5, table2-readme, fig-forgetting, fig-convergence, fig-ablation-alpha, -fraction or -steps,
     fig-partitions, all of them, or a study's file that names published results.
 
     First comes a plan: the runs, how far they are, and how long the rest takes on this machine. Then whatever is
