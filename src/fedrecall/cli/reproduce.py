@@ -55,8 +55,8 @@ def reproduce(
 ) -> None:
     """Make a table or figure of the paper again, beside its numbers.
 
-    WHAT is table1 .. table5, table2-readme, fig-forgetting, fig-convergence, fig-ablation-alpha, -fraction or -steps,
-    fig-partitions, all of them, or a study's file that names published results.
+    WHAT is table1 .. table5, table2-readme, fig-forgetting, fig-convergence, fig-ablation-alpha, -fraction or
+    -steps, fig-partitions, all of them, or a study's file that names published results.
 
     First comes a plan: the runs, how far they are, and how long the rest takes on this machine. Then whatever is
     not done is run, and the table or figure shown beside the published numbers. A part is chosen by KEY=V1,V2:
