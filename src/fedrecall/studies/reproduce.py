@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedrecall.data.card import card
 from fedrecall.errors import InputError, nearest
 from fedrecall.front.execute import load_federation
 from fedrecall.recipe.files import Tree
@@ -152,3 +153,5 @@ def write_partition(path: Path, recipe: Recipe) -> None:
     federation, folder = load_federation(recipe), RunFolder.create(path)
     folder.write_text(files.RECIPE, recipe.yaml())
     federation.assignment.save(folder.path, federation.training_counts())
+    described = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
+    folder.write_json(files.CARD, described)
