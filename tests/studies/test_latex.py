@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrecall.studies.cells import Cell
 from fedrecall.studies.table import Paired, Row, StudyTable
 from fedrecall.studies.table_texts import as_latex
 
@@ -19,11 +20,26 @@ pytestmark = [
 
 def test_the_latex_table_compiles(tmp_path: Path) -> None:
     numbers = {"final_accuracy": [0.5, 0.6], "forgetting": [-0.01, 0.02]}
+    cell = Cell("any", {}, ())
     plain = Row(
-        {"objective": "cross_entropy", "model": "my_model#1 50 % $x^2$ {a&b} ~\\"}, 2, numbers, None, True, "", []
+        cell,
+        {"objective": "cross_entropy", "model": "my_model#1 50 % $x^2$ {a&b} ~\\"},
+        2,
+        numbers,
+        None,
+        True,
+        "",
+        [],
     )
     other = Row(
-        {"objective": "wsm", "model": "lenet"}, 2, numbers, Paired((0.1, -0.2)), False, "diverged (seed 1)", []
+        cell,
+        {"objective": "wsm", "model": "lenet"},
+        2,
+        numbers,
+        Paired((0.1, -0.2)),
+        False,
+        "diverged (seed 1)",
+        [],
     )
     table = StudyTable(["objective", "model"], [], list(numbers), [plain, other], True, ["± over seeds."])
     (tmp_path / "table.tex").write_text(as_latex(table))

@@ -227,7 +227,7 @@ def test_a_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Monk
         for objective in ("cross_entropy", "wsm")
     }
     ours = {name: [run.summary["final_accuracy"] for run in each] for name, each in runs.items()}
-    row = next(row for row in found["table"] if (row["rate"], row["objective"]) == ("0.1", "wsm"))
+    row = next(row for row in found["table"] if (row["rate"], row["objective"]) == ("0.1", "WSM"))
     mean, sd = np.mean(ours["wsm"]), np.std(ours["wsm"], ddof=1)
     assert row["ours, %"] == f"{100 * mean:.1f} ± {100 * sd:.1f}"
     mine, theirs = sd**2 / 2, 0.02**2 / 3
