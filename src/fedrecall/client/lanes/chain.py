@@ -24,15 +24,18 @@ MOST_SEATS = 255  # a byte tells which pixel of a window was the largest
 LAST_TWO = ([2, 3], [3, 2])
 
 
-class Unsupported(UntraceableError):
-    """There is no kernel for it."""
+class UnsupportedError(UntraceableError):
+    """There is no kernel for something."""
+
+    def __init__(self, what: object) -> None:
+        super().__init__(f"there is no kernel for {what}")
 
 
-class Calls(TorchDispatchMode):
+class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The ATen calls of what runs within. Recording them takes no imports, which tracing a graph does."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.made: list[tuple[Any, tuple[Any, ...], Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -44,7 +47,9 @@ class Calls(TorchDispatchMode):
 def chain_of(flat: FlatModel, x: Tensor) -> Chain:
     """The model's layers, from one forward pass."""
     if x.ndim not in (2, 4) or math.prod(x.shape[1:]) < LANES:
-        raise Unsupported(f"a sample is of shape {tuple(x.shape[1:])}")
+        raise UnsupportedError(f"samples of shape {tuple(x.shape[1:])}")
+    if flat.has_buffers:
+        raise UnsupportedError("layers with buffers, such as batch norm")
     with torch.no_grad(), Calls() as calls:
         output = flat.module(x)
     reader = Reader(flat, x)
@@ -83,49 +88,47 @@ class Reader:
             return
         at = 1 if call is aten.addmm.default else 0
         if not args or len(args) <= at or args[at] is not self.value:
-            raise Unsupported(f"{call}, which is not on the one way from its input to its output,")
+            raise UnsupportedError(f"{call} beside the one way from the input to the output")
         if call in self._kinds:
             self._kinds[call](*args)
         elif call is aten.as_strided_.default and tuple(args[1]) == (*self.value.shape[:2], 1, 1):
             pass  # torch's own, behind a mean over all pixels
         elif call in RESHAPED:
             if tuple(result.shape) != (len(self.value), math.prod(self.value.shape[1:])):
-                raise Unsupported(f"{call} to {tuple(result.shape[1:])}")
+                raise UnsupportedError(f"{call} to {tuple(result.shape[1:])}")
         elif call not in SAME:
-            raise Unsupported(str(call))
+            raise UnsupportedError(call)
         self.value = result[0] if isinstance(result, tuple) else result
 
     def chain(self, output: object) -> Chain:
         if output is not self.value or self.value.ndim != 2:
-            raise Unsupported("an output other than the last call's logits")
+            raise UnsupportedError("an output other than the last call's logits")
         layers: list[Layer] = [*self.spatial, *self.linear]
         if layers and layers[-1].relu:
-            raise Unsupported("ReLU behind the last layer")
+            raise UnsupportedError("ReLU behind the last layer")
         if sorted(self.used) != sorted(self.places.values()):
-            raise Unsupported("a parameter that is not used once")
+            raise UnsupportedError("a parameter that is not used once")
         return Chain(self.sample, tuple(self.spatial), tuple(self.linear), len(self.flat.w))
 
     def _place(self, parameter: Tensor | None) -> int | None:
         if parameter is None:
             return None
         if id(parameter) not in self.places:
-            raise Unsupported("a weight that is not trained, or is computed,")
+            raise UnsupportedError("a weight that is not trained, or computed from others")
         self.used.append(self.places[id(parameter)])
         return self.used[-1]
 
     def _convolution(
-        self, x: Tensor, w: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int],
-        transposed: bool, outside: list[int], groups: int,
+        self, x: Tensor, w: Tensor, bias: Tensor | None, stride: list[int], padding: list[int],
+        dilation: list[int], transposed: bool, outside: list[int], groups: int,
     ) -> None:  # fmt: skip
         kernel = (w.shape[2], w.shape[3]) if w.ndim == 4 else (0, 0)
         if w.ndim != 4 or transposed or dilation != [1, 1] or any(p >= k for p, k in zip(padding, kernel)):
-            raise Unsupported("a convolution that is transposed, dilated, padded beyond its kernel or not of images")
+            raise UnsupportedError("a convolution that is transposed, dilated, not of images or padded beyond it")
         place, bias_place = self._place(w), self._place(bias)
         assert place is not None
         self.spatial.append(
-            Convolution(
-                x.shape[1], w.shape[0], kernel, pair(stride), pair(padding), groups, place, bias_place
-            )
+            Convolution(x.shape[1], w.shape[0], kernel, pair(stride), pair(padding), groups, place, bias_place)
         )
 
     def _max_pool(
@@ -133,7 +136,7 @@ class Reader:
         dilation: tuple[int, ...] = (1,), ceil: bool = False,
     ) -> None:  # fmt: skip
         if any(padding) or {*dilation} != {1} or ceil or math.prod(pair(kernel)) > MOST_SEATS:
-            raise Unsupported("a max-pooling with padding, dilation, a rounded-up size or a large window")
+            raise UnsupportedError("a max-pooling with padding, dilation, a rounded-up size or a large window")
         relu = bool(self.spatial) and self.spatial[-1].relu
         if relu:  # behind the pooling it is the same with less work
             self.spatial[-1] = replace(self.spatial[-1], relu=False)
@@ -144,25 +147,25 @@ class Reader:
         ceil: bool = False, count_padding: bool = True, divisor: int | None = None,
     ) -> None:  # fmt: skip
         if any(padding) or ceil or divisor:
-            raise Unsupported("a mean-pooling with padding, a rounded-up size or a divisor")
+            raise UnsupportedError("a mean-pooling with padding, a rounded-up size or a divisor")
         self.spatial.append(Pooling(False, pair(kernel), pair(stride or kernel)))
 
     def _adaptive_pool(self, x: Tensor, size: list[int]) -> None:
         height, width = x.shape[2:]
         if height % size[0] or width % size[1]:
-            raise Unsupported("an adaptive pooling with windows of several sizes")
+            raise UnsupportedError("an adaptive pooling with windows of several sizes")
         window = height // size[0], width // size[1]
         self.spatial.append(Pooling(False, window, window))
 
     def _mean(self, x: Tensor, dims: list[int], keep: bool = False) -> None:
         if x.ndim != 4 or [d % 4 for d in dims] not in LAST_TWO:
-            raise Unsupported(f"a mean over dimensions {dims}")
+            raise UnsupportedError(f"a mean over dimensions {dims}")
         window = x.shape[2], x.shape[3]
         self.spatial.append(Pooling(False, window, window))
 
     def _linear(self, x: Tensor, w: Tensor, bias: Tensor | None) -> None:
         if id(w) not in self.turned:
-            raise Unsupported("a product with something other than a weight")
+            raise UnsupportedError("a product with something other than a weight")
         place, bias_place = self._place(self.turned[id(w)]), self._place(bias)
         assert place is not None
         self.linear.append(Linear(w.shape[0], w.shape[1], place, bias_place))
@@ -173,7 +176,7 @@ class Reader:
         elif self.spatial:
             self.spatial[-1] = replace(self.spatial[-1], relu=True)
         else:
-            raise Unsupported("ReLU of the input")
+            raise UnsupportedError("ReLU of the input")
 
 
 def pair(values: Any) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrecall.client.lanes.ir import Function, Number, evenly
+from fedrecall.client.lanes.ir import FLOAT, UNIT, VECTOR, ZERO, Function, Number, evenly
 from fedrecall.client.lanes.kit import Kit, Positions, row_of
 from fedrecall.client.lanes.layers import Convolution, Grid
 
@@ -15,17 +15,16 @@ def pack(kit: Kit, name: str, c: Convolution, *, back: bool) -> Function:
 
         for group, block of outputs, input, tap, output of the block
     """
-    f = kit.function(name, "w", "uto" if kit.clients else "pto")
-    to = "%uto" if kit.clients else "%pto"
+    f = Function(kit.module, name, "pw", "pto")
     inputs, outputs = c.group
     own, other = (1, inputs * c.taps) if back else (inputs * c.taps, 1)  # from an output, an input to the next
     if back:
         inputs, outputs = outputs, inputs
-    kind, size = (f.vector, f.width * 4) if kit.clients else ("float", 4)
+    kind, size = (VECTOR, UNIT) if kit.clients else ("float", FLOAT)
 
     def block(group: Number, first: Number, count: int) -> None:
-        source = kit.weight_at(f, kit.w, (group, inputs * outputs * c.taps), (first, own))
-        target = kit.weight_at(f, to, (group, inputs * outputs * c.taps), (first, inputs * c.taps))
+        source = kit.weight_at(f, "%pw", (group, inputs * outputs * c.taps), (first, own))
+        target = kit.weight_at(f, "%pto", (group, inputs * outputs * c.taps), (first, inputs * c.taps))
 
         def tap(i: Number, t: Number) -> None:
             turned = f.index((t, -1), c.taps - 1) if back else t
@@ -37,7 +36,7 @@ def pack(kit: Kit, name: str, c: Convolution, *, back: bool) -> Function:
 
         f.loop(inputs, lambda i: f.loop(c.taps, lambda t: tap(i, t)))
 
-    most = kit.machine.products[0]
+    most = kit.products[0]
     f.loop(c.groups, lambda g: f.blocks(outputs, most, lambda first, count: block(g, first, count)))
     return f.done()
 
@@ -82,28 +81,27 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
         for input, row of taps, tap:
             y[output][position] += w[output][input][tap] x[input][position + tap]
     """
-    f = kit.function(name, "ux", "w", "ub" if kit.clients else "pb", "uy")
+    f = Function(kit.module, name, "px", "pw", "pb", "py")
     inputs, outputs = c.group
-    most_outputs, most_positions = kit.machine.products
+    most_outputs, most_positions = kit.products
     at = Positions.between(kit.chunk, y.width, c.stride[1] * x.pitch, y.right)
     from_left = x.start - c.padding[0] * x.row - c.padding[1] * x.pitch
 
     def block(group: Number, first: Number, count: int) -> None:
         o = f.index((group, outputs), first)
-        bias = "%ub" if kit.clients else "%pb"
-        start = [f.zero if c.bias is None else kit.weight(f, bias, o, q) for q in range(count)]
-        w = kit.weight_at(f, kit.w, (o, inputs * c.taps))
+        start = [ZERO if c.bias is None else kit.weight(f, "%pb", o, q) for q in range(count)]
+        w = kit.weight_at(f, "%pw", (o, inputs * c.taps))
 
         def positions(row: Number, line: Number, p: Number, size: int) -> None:
             image = f.at(
-                "%ux", from_left, (group, inputs * x.channel), (row, c.stride[0] * x.row), line, (p, at.source)
+                "%px", from_left, (group, inputs * x.channel), (row, c.stride[0] * x.row), line, (p, at.source)
             )
             sums = products(
                 kit, f, [start[q] for q in range(count) for _ in range(size)], (count, size),
                 x=image, steps=(x.channel, x.row, at.source), w=w,
                 channels=inputs, rows=c.kernel[0], kernel=c.kernel, taps=range(c.kernel[1]),
             )  # fmt: skip
-            to = f.at(row_of(f, "%uy", y, o, row), line, (p, at.target))
+            to = f.at(row_of(f, "%py", y, o, row), line, (p, at.target))
             for q in range(count):
                 for s in range(size):
                     value = sums[q * size + s]
@@ -126,29 +124,29 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
         for block of outputs, input, row of taps:
             for line, position, tap: dw[output][input][tap] += g[output][position] x[input][position + tap]
     """
-    f = kit.function(name, "ux", "ug", "udw", "udb")
+    f = Function(kit.module, name, "px", "pg", "pdw", "pdb")
     inputs, outputs = c.group
     kh, kw = c.kernel
     at = Positions.between(kit.chunk, g.width, c.stride[1] * x.pitch, g.right)
     from_left = x.start - c.padding[0] * x.row - c.padding[1] * x.pitch
 
     def bias(o: Number, row: Number) -> None:
-        values = row_of(f, "%ug", g, o, row)
+        values = row_of(f, "%pg", g, o, row)
 
         def add(n: Number, total: str) -> list[str]:
             one = f.at(values, n)
             return f.loop(at.length, lambda p, s: [f.add(s, f.load(f.at(one, (p, at.target))))], [total])
 
-        to = f.at("%udb", o)
+        to = f.at("%pdb", o)
         f.store(f.loop(at.lines, add, [f.load(to)])[0], to)
 
     def taps(row: Number, i: Number, o: Number, count: int, ky: Number) -> None:
         """`o` and `i` count all channels but, in the weights, the inputs of a group only."""
         own = f.op(f"urem i64 {i}, {inputs}") if c.groups > 1 else i
-        start = f.at("%udw", (o, inputs * c.taps), own, (ky, kw * inputs))
+        start = f.at("%pdw", (o, inputs * c.taps), own, (ky, kw * inputs))
         to = [f.at(start, q * inputs * c.taps + t * inputs) for q in range(count) for t in range(kw)]
-        image = f.at("%ux", from_left, (i, x.channel), (row, c.stride[0] * x.row), (ky, x.row))
-        values = row_of(f, "%ug", g, o, row)
+        image = f.at("%px", from_left, (i, x.channel), (row, c.stride[0] * x.row), (ky, x.row))
+        values = row_of(f, "%pg", g, o, row)
 
         def position(n: Number, p: Number, *sums: str) -> list[str]:
             found = list(sums)
@@ -184,19 +182,19 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
 def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Grid | None) -> Function:
     """The gradient of the input: a convolution of g, the gradient of the output, by the weights packed `back`.
 
-    `x`, where it is given, is the input and came from ReLU: where it is zero, so is the gradient. Rows of taps that
-    lie beside g are left out, and taps that lie beside it for a whole block of positions.
+    `x`, where it is given, is the input and came from ReLU: where it is zero, so is the gradient. Rows of taps
+    that lie beside g are left out, and taps that lie beside it for a whole block of positions.
 
     for group, block of inputs, row, line, block of positions:
         for output, row of taps, tap:
             dx[input][position] += w[output][input][tap] g[output][position - tap]
     """
-    f = kit.function(name, "ug", "w", "ux", "udx")
+    f = Function(kit.module, name, "pg", "pw", "px", "pdx")
     inputs, outputs = c.group
     kh, kw = c.kernel
     above, beside = kh - 1 - c.padding[0], kw - 1 - c.padding[1]
     height, width = dx.height - kh + 1 + 2 * c.padding[0], dx.width - kw + 1 + 2 * c.padding[1]  # of stride 1
-    most_inputs, most_positions = kit.machine.products
+    most_inputs, most_positions = kit.products
     merged = dx.right == kit.chunk
     at = Positions.between(kit.chunk, dx.width, kit.chunk, dx.right)
     samples = kit.chunk if merged else 1  # of a pixel, next to each other in a line
@@ -208,19 +206,19 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
 
     def block(j: Number, first_input: Number, count: int) -> None:
         first = f.index((j, inputs), first_input)
-        own = kit.weight_at(f, kit.w, (first, outputs * c.taps))
+        own = kit.weight_at(f, "%pw", (first, outputs * c.taps))
 
         def row(y: Number) -> None:
             skipped = f.larger(f.index((y, -1), above), 0)
             rows = f.index(f.smaller(kh, f.index((y, -1), height + above)), (skipped, -1))
-            source = f.at("%ug", (j, outputs * g.channel), (y, g.row), (skipped, g.row), -above * g.row)
+            source = f.at("%pg", (j, outputs * g.channel), (y, g.row), (skipped, g.row), -above * g.row)
             w = kit.weight_at(f, own, (skipped, kw * count))
-            to = row_of(f, "%udx", dx, first, y)
-            on = row_of(f, "%ux", x, first, y) if x else ""
+            to = row_of(f, "%pdx", dx, first, y)
+            on = row_of(f, "%px", x, first, y) if x else ""
 
             def positions(n: Number, p: Number, size: int, taps: range) -> None:
                 sums = products(
-                    kit, f, [f.zero] * (count * size), (count, size),
+                    kit, f, [ZERO] * (count * size), (count, size),
                     x=f.at(source, n, (p, at.source)), steps=(g.channel, g.row, at.source), w=w,
                     channels=outputs, rows=rows, kernel=c.kernel, taps=taps,
                 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedrecall.client.lanes.ir import ADDRESS, FLOAT, LANES, Function, Number
+from fedrecall.client.lanes.ir import ADDRESS, FLOAT, LANES, ZERO, Function, Number
 from fedrecall.client.lanes.kit import Kit
 from fedrecall.client.lanes.layers import Grid
 
@@ -44,7 +44,8 @@ def lines_of(sample: tuple[int, ...], grid: Grid) -> tuple[int, list[int]]:
     if len(sample) == 1:
         return 1, [i * grid.channel for i in range(sample[0])]
     channels, height, width = sample
-    rows = next(r for r in range(1, height + 1) if height % r == 0 and (r * width * channels >= LANES or r == height))
+    dividers = [rows for rows in range(1, height + 1) if height % rows == 0]
+    rows = next(rows for rows in dividers if rows * width * channels >= LANES)
     return height // rows, [
         grid.start + c * grid.channel + y * grid.down + x * grid.right
         for y in range(rows)
@@ -61,22 +62,22 @@ def places_after(sample: tuple[int, ...], grid: Grid, length: int) -> int:
 def loss(kit: Kit, name: str, classes: int, units: int) -> Function:
     """Softmax cross-entropy of z + offset: g = scale (softmax - one at the label).
 
-    Of each sample `uloss` gets the sum of exp(z + offset - their largest), and that largest minus the label's z, so
-    that the loss is the logarithm of the one plus the other.
+    Of each sample `ploss` gets the sum of exp(z + offset - their largest), and that largest minus the label's z,
+    so that the loss is the logarithm of the one plus the other.
 
     for unit:
         for class: the largest; for class: exponentials and their sum; for class: g
     """
-    f = kit.function(name, "uz", "uoffset", "ulabel", "uscale", "ug", "uloss")
+    f = Function(kit.module, name, "pz", "poffset", "plabel", "pscale", "pg", "ploss")
 
     def unit(u: Number) -> None:
-        label, scale = f.load_whole(f.at("%ulabel", u)), f.load(f.at("%uscale", u))
+        label, scale = f.load_whole(f.at("%plabel", u)), f.load(f.at("%pscale", u))
 
         def z(c: Number) -> str:
-            return f.load(f.at("%uz", (c, units), u))
+            return f.load(f.at("%pz", (c, units), u))
 
         def shifted(c: Number) -> str:
-            return f.add(z(c), f.load(f.at("%uoffset", c)))
+            return f.add(z(c), f.load(f.at("%poffset", c)))
 
         def larger(c: Number, found: str) -> list[str]:
             value = shifted(c)
@@ -86,20 +87,20 @@ def loss(kit: Kit, name: str, classes: int, units: int) -> Function:
 
         def exponential(c: Number, total: str, own: str) -> list[str]:
             value = f.exp(f.sub(shifted(c), most))
-            f.store(value, f.at("%ug", (c, units), u))
+            f.store(value, f.at("%pg", (c, units), u))
             return [f.add(total, value), f.select(f.equal(label, c), f.sub(most, z(c)), own)]
 
-        total, own = f.loop(classes, exponential, [f.zero, f.zero])
+        total, own = f.loop(classes, exponential, [ZERO, ZERO])
         part = f.div(scale, total)
 
         def gradient(c: Number) -> None:
-            at = f.at("%ug", (c, units), u)
-            here = f.select(f.equal(label, c), scale, f.zero)
+            at = f.at("%pg", (c, units), u)
+            here = f.select(f.equal(label, c), scale, ZERO)
             f.store(f.sub(f.mul(f.load(at), part), here), at)
 
         f.loop(classes, gradient)
-        f.store(total, f.at("%uloss", (u, 2)))
-        f.store(own, f.at("%uloss", (u, 2), 1))
+        f.store(total, f.at("%ploss", (u, 2)))
+        f.store(own, f.at("%ploss", (u, 2), 1))
 
     f.loop(units, unit)
     return f.done()
@@ -110,7 +111,7 @@ def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, ve
 
     The rate is negative, or zero in lanes that are done: those keep their weights, whatever g is.
     """
-    place, rate = f.at("%uw", at), f.load("%urate")
+    place, rate = f.at("%pw", at), f.load("%prate")
     w = f.load(place)
     if decay:
         g = f.fma(f.constant(decay), w, g)
@@ -118,14 +119,14 @@ def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, ve
         behind = f.at(place, velocity)
         g = f.fma(f.constant(momentum), f.load(behind), g)
         f.store(g, behind)
-    moved = f.select(f.compare("une", rate, f.zero), f.fma(rate, g, w), w)
+    moved = f.select(f.compare("une", rate, ZERO), f.fma(rate, g, w), w)
     f.store(moved, place)
 
 
 def clear(kit: Kit, name: str) -> Function:
     """So many units of zeros."""
     f = Function(kit.module, name, "pto", "icount")
-    f.loop("%icount", lambda i: f.store(f.zero, f.at("%pto", i)))
+    f.loop("%icount", lambda i: f.store(ZERO, f.at("%pto", i)))
     return f.done()
 
 

@@ -1,8 +1,7 @@
 """LLVM IR as text: functions, counted loops with carried values, vectors of floats.
 
-A `unit` is sixteen floats, a lane each, and memory is counted in units. A function works on as many lanes at a time
-as the machine's registers hold, and is called once for each such part of the units: what happens in a lane does not
-depend on the width, so neither do the bits.
+A `unit` is sixteen floats, a lane each, and memory is counted in units. Where the machine's registers hold fewer,
+a unit takes several of them: what happens in a lane does not depend on that, so neither do the bits.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ ADDRESS = 8
 
 Number = int | str  # known when the code is written, or the name of a value
 Term = Number | tuple[Number, Number]  # a number, or a product
-# Arguments, by the first letters of their names. Of the first two, each call gets the part for its lanes.
-KINDS = {"u": "ptr", "s": "ptr", "p": "ptr", "i": "i64", "f": "float"}  # units | seats, a byte a lane | any address
+KINDS = {"p": "ptr", "i": "i64"}  # of arguments, by the first letters of their names
+VECTOR, WHOLE, MASK = (f"<{LANES} x {kind}>" for kind in ("float", "i32", "i1"))
+ZERO = "zeroinitializer"
 
 
 def real(value: float) -> str:
@@ -52,15 +52,13 @@ class Module:
 
 
 class Function:
-    """One function without a result; `width` is how many lanes it works on at a time."""
+    """One function without a result."""
 
-    def __init__(self, module: Module, name: str, *arguments: str, width: int = LANES) -> None:
-        self.module, self.name, self.arguments, self.width = module, name, arguments, width
+    def __init__(self, module: Module, name: str, *arguments: str) -> None:
+        self.module, self.name, self.arguments = module, name, arguments
         head = ", ".join(f"{KINDS[a[0]]}{' noalias' * (KINDS[a[0]] == 'ptr')} %{a}" for a in arguments)
         self.lines = [f"define void @{name}({head}) noinline nounwind {{", "b0:"]
         self._block, self._names = "b0", 0
-        self.vector, self.whole = f"<{width} x float>", f"<{width} x i32>"
-        self.zero = "zeroinitializer"
 
     # Text
 
@@ -82,15 +80,8 @@ class Function:
         return self
 
     def call(self, other: Function, *values: Number) -> None:
-        """Call a function, and if it does something in each lane, for one part of them after the other."""
-        by_lane = any(name[0] in "us" for name in other.arguments)
-        for first in range(0, LANES if by_lane else 1, other.width):
-            given = []
-            for name, value in zip(other.arguments, values, strict=True):
-                if first and name[0] in "us":
-                    value = self.at(str(value), first, size=FLOAT if name[0] == "u" else 1)
-                given.append(f"{KINDS[name[0]]} {value}")
-            self.do(f"call void @{other.name}({', '.join(given)})")
+        given = [f"{KINDS[name[0]]} {value}" for name, value in zip(other.arguments, values, strict=True)]
+        self.do(f"call void @{other.name}({', '.join(given)})")
 
     # Whole numbers and addresses
 
@@ -131,95 +122,94 @@ class Function:
 
     # Vectors
 
-    def constant(self, value: float, width: int = 0) -> str:
-        return "<" + ", ".join([f"float {real(value)}"] * (width or self.width)) + ">" if value else self.zero
+    def constant(self, value: float) -> str:
+        return "<" + ", ".join([f"float {real(value)}"] * LANES) + ">" if value else ZERO
 
     def whole_constant(self, value: int) -> str:
-        return "<" + ", ".join([f"i32 {value}"] * self.width) + ">" if value else self.zero
+        return "<" + ", ".join([f"i32 {value}"] * LANES) + ">" if value else ZERO
 
     def load(self, address: str) -> str:
-        return self.op(f"load {self.vector}, ptr {address}, align {FLOAT * self.width}")
+        return self.op(f"load {VECTOR}, ptr {address}, align {UNIT}")
 
     def store(self, value: str, address: str) -> None:
-        self.do(f"store {self.vector} {value}, ptr {address}, align {FLOAT * self.width}")
+        self.do(f"store {VECTOR} {value}, ptr {address}, align {UNIT}")
 
     def load_anywhere(self, address: str) -> str:
         """From an address that is no multiple of the vector's size."""
-        return self.op(f"load {self.vector}, ptr {address}, align {FLOAT}")
+        return self.op(f"load {VECTOR}, ptr {address}, align {FLOAT}")
 
     def store_first(self, count: int, value: str, address: str) -> None:
         """The first lanes only, to any address."""
-        if count == self.width:
-            self.do(f"store {self.vector} {value}, ptr {address}, align {FLOAT}")
+        if count == LANES:
+            self.do(f"store {VECTOR} {value}, ptr {address}, align {FLOAT}")
             return
-        mask = f"<{self.width} x i1>"
-        name = f"@llvm.masked.store.v{self.width}f32.p0"
-        self.module.declared.add(f"declare void {name}({self.vector}, ptr, i32 immarg, {mask})")
-        kept = ", ".join(f"i1 {int(lane < count)}" for lane in range(self.width))
-        self.do(f"call void {name}({self.vector} {value}, ptr {address}, i32 {FLOAT}, {mask} <{kept}>)")
+        name = f"@llvm.masked.store.v{LANES}f32.p0"
+        self.module.declared.add(f"declare void {name}({VECTOR}, ptr, i32 immarg, {MASK})")
+        kept = ", ".join(f"i1 {int(lane < count)}" for lane in range(LANES))
+        self.do(f"call void {name}({VECTOR} {value}, ptr {address}, i32 {FLOAT}, {MASK} <{kept}>)")
 
     def spread(self, address: str) -> str:
         """One float of memory in every lane."""
         return self.splat(self.op(f"load float, ptr {address}, align {FLOAT}"))
 
     def splat(self, scalar: str) -> str:
-        one = self.op(f"insertelement {self.vector} poison, float {scalar}, i32 0")
-        same = f"<{self.width} x i32> zeroinitializer"
-        return self.op(f"shufflevector {self.vector} {one}, {self.vector} poison, {same}")
+        one = self.op(f"insertelement {VECTOR} poison, float {scalar}, i32 0")
+        same = f"<{LANES} x i32> zeroinitializer"
+        return self.op(f"shufflevector {VECTOR} {one}, {VECTOR} poison, {same}")
 
     def load_seats(self, address: str) -> str:
-        small = self.op(f"load <{self.width} x i8>, ptr {address}, align {self.width}")
-        return self.op(f"zext <{self.width} x i8> {small} to {self.whole}")
+        small = self.op(f"load <{LANES} x i8>, ptr {address}, align {LANES}")
+        return self.op(f"zext <{LANES} x i8> {small} to {WHOLE}")
 
     def store_seats(self, value: str, address: str) -> None:
-        small = self.op(f"trunc {self.whole} {value} to <{self.width} x i8>")
-        self.do(f"store <{self.width} x i8> {small}, ptr {address}, align {self.width}")
+        small = self.op(f"trunc {WHOLE} {value} to <{LANES} x i8>")
+        self.do(f"store <{LANES} x i8> {small}, ptr {address}, align {LANES}")
 
     def load_whole(self, address: str) -> str:
-        return self.op(f"load {self.whole}, ptr {address}, align {FLOAT * self.width}")
+        return self.op(f"load {WHOLE}, ptr {address}, align {UNIT}")
 
     def add(self, a: str, b: str) -> str:
-        return self.op(f"fadd {self.vector} {a}, {b}")
+        return self.op(f"fadd {VECTOR} {a}, {b}")
 
     def sub(self, a: str, b: str) -> str:
-        return self.op(f"fsub {self.vector} {a}, {b}")
+        return self.op(f"fsub {VECTOR} {a}, {b}")
 
     def mul(self, a: str, b: str) -> str:
-        return self.op(f"fmul {self.vector} {a}, {b}")
+        return self.op(f"fmul {VECTOR} {a}, {b}")
 
     def div(self, a: str, b: str) -> str:
-        return self.op(f"fdiv {self.vector} {a}, {b}")
+        return self.op(f"fdiv {VECTOR} {a}, {b}")
 
     def fma(self, a: str, b: str, c: str) -> str:
         """a * b + c, rounded once."""
-        v, name = self.vector, f"@llvm.fma.v{self.width}f32"
+        v, name = VECTOR, f"@llvm.fma.v{LANES}f32"
         self.module.declared.add(f"declare {v} {name}({v}, {v}, {v})")
         return self.op(f"call {v} {name}({v} {a}, {v} {b}, {v} {c})")
 
     def compare(self, how: str, a: str, b: str) -> str:
-        return self.op(f"fcmp {how} {self.vector} {a}, {b}")
+        return self.op(f"fcmp {how} {VECTOR} {a}, {b}")
 
     def equal(self, a: str, b: Number) -> str:
         """Where whole numbers are this one."""
-        return self.op(f"icmp eq {self.whole} {a}, {self.whole_constant(b) if isinstance(b, int) else self._whole(b)}")
+        return self.op(f"icmp eq {WHOLE} {a}, {self.whole_constant(b) if isinstance(b, int) else self._whole(b)}")
 
     def _whole(self, number: str) -> str:
-        one = self.op(f"insertelement {self.whole} poison, i32 {self.op(f'trunc i64 {number} to i32')}, i32 0")
-        same = f"<{self.width} x i32> zeroinitializer"
-        return self.op(f"shufflevector {self.whole} {one}, {self.whole} poison, {same}")
+        one = self.op(f"insertelement {WHOLE} poison, i32 {self.op(f'trunc i64 {number} to i32')}, i32 0")
+        same = f"<{LANES} x i32> zeroinitializer"
+        return self.op(f"shufflevector {WHOLE} {one}, {WHOLE} poison, {same}")
 
     def either(self, a: str, b: str) -> str:
-        return self.op(f"or <{self.width} x i1> {a}, {b}")
+        return self.op(f"or {MASK} {a}, {b}")
 
     def select(self, mask: str, a: str, b: str) -> str:
-        return self.op(f"select <{self.width} x i1> {mask}, {self.vector} {a}, {self.vector} {b}")
+        return self.op(f"select {MASK} {mask}, {VECTOR} {a}, {VECTOR} {b}")
 
     def select_whole(self, mask: str, a: str, b: str) -> str:
-        return self.op(f"select <{self.width} x i1> {mask}, {self.whole} {a}, {self.whole} {b}")
+        return self.op(f"select {MASK} {mask}, {WHOLE} {a}, {WHOLE} {b}")
 
     def where_positive(self, decides: str, value: str) -> str:
         """The value, or zero where what decides is <= 0. What is not a number is let through, as torch does."""
-        return self.select(self.compare("ugt", decides, self.zero), value, self.zero)
+        return self.select(self.compare("ugt", decides, ZERO), value, ZERO)
 
     def exp(self, x: str) -> str:
         """exp(x) for x <= 0, zero below -87, by Cephes' polynomial: the same operations on every machine."""
@@ -234,15 +224,15 @@ class Function:
         for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
             p = self.fma(p, rest, self.constant(c))
         y = self.add(self.fma(p, self.mul(rest, rest), rest), self.constant(1.0))
-        bits = self.op(f"bitcast {self.vector} {rounded} to {self.whole}")
-        bits = self.op(f"add {self.whole} {bits}, {self.whole_constant(127 - 0x4B400000)}")
-        bits = self.op(f"shl {self.whole} {bits}, {self.whole_constant(23)}")
-        power = self.op(f"bitcast {self.whole} {bits} to {self.vector}")
-        return self.select(tiny, self.zero, self.mul(y, power))
+        bits = self.op(f"bitcast {VECTOR} {rounded} to {WHOLE}")
+        bits = self.op(f"add {WHOLE} {bits}, {self.whole_constant(127 - 0x4B400000)}")
+        bits = self.op(f"shl {WHOLE} {bits}, {self.whole_constant(23)}")
+        power = self.op(f"bitcast {WHOLE} {bits} to {VECTOR}")
+        return self.select(tiny, ZERO, self.mul(y, power))
 
     def transposed(self, rows: Sequence[str]) -> list[str]:
-        """A square block turned over, by log2(width) rounds of exchanges."""
-        found, w, h = list(rows), self.width, 1
+        """A square block turned over, by log2(16) rounds of exchanges."""
+        found, w, h = list(rows), LANES, 1
         while h < w:
             for i in (i for i in range(w) if not i & h):
                 a, b = found[i], found[i + h]
@@ -254,7 +244,7 @@ class Function:
 
     def _shuffled(self, a: str, b: str, order: Sequence[int]) -> str:
         mask = ", ".join(f"i32 {j}" for j in order)
-        return self.op(f"shufflevector {self.vector} {a}, {self.vector} {b}, <{len(order)} x i32> <{mask}>")
+        return self.op(f"shufflevector {VECTOR} {a}, {VECTOR} {b}, <{len(order)} x i32> <{mask}>")
 
     # Loops
 
@@ -274,7 +264,7 @@ class Function:
         after = self.op(f"add nuw nsw i64 {i}, 1")
         phis = [f"  {i} = phi i64 [ 0, %{before} ], [ {after}, %{self._block} ]"]
         for name, first, last in zip(names, carried, out if carried else (), strict=True):
-            phis.append(f"  {name} = phi {self.vector} [ {first}, %{before} ], [ {last}, %{self._block} ]")
+            phis.append(f"  {name} = phi {VECTOR} [ {first}, %{before} ], [ {last}, %{self._block} ]")
         self.lines[place:place] = phis
         self.do(f"br i1 {self.op(f'icmp slt i64 {after}, {count}')}, label %{tag}, label %E{tag}")
         self.lines.append(f"E{tag}:")

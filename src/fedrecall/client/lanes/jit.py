@@ -11,12 +11,9 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from fedrecall.client.lanes.kit import AVX2, AVX512, NEON, Machine
+from fedrecall.client.lanes.kit import NARROW, WIDE, Machine
 from fedrecall.client.lanes.object_cache import cached_object
-
-
-class NoFmaError(Exception):
-    """The processor cannot multiply and add with one rounding."""
+from fedrecall.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,7 @@ class Cpu:
     machine: Machine
 
 
-HASWELL = Cpu("haswell", "", AVX2)  # any x86 with AVX2 and FMA
+HASWELL = Cpu("haswell", "", NARROW)  # any x86 with AVX2 and FMA
 
 
 @lru_cache
@@ -37,15 +34,14 @@ def host() -> Cpu:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     name, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
-    if features.get("avx512f") and features.get("avx512vl"):
-        machine = AVX512
-    elif features.get("avx2") and features.get("fma"):
-        machine = AVX2
-    elif llvm.get_process_triple().startswith(("aarch64", "arm64")):
-        machine = NEON
-    else:
-        raise NoFmaError(f"the processor ({name}) has no FMA instructions")
-    return Cpu(name, features.flatten(), machine)
+    arm = llvm.get_process_triple().startswith(("aarch64", "arm64"))  # has it always
+    if not arm and not (features.get("avx2") and features.get("fma")):
+        raise InputError(
+            f"local.step is 'lanes', but this processor ({name}) has no AVX2 and FMA instructions, without which "
+            "it would come to other numbers; choose local.step=exact"
+        )
+    wide = features.get("avx512f") and features.get("avx512vl")
+    return Cpu(name, features.flatten(), WIDE if wide else NARROW)
 
 
 class Code:
@@ -82,5 +78,5 @@ class Code:
         return found
 
     def function(self, name: str, *kinds: type) -> Any:
-        """A function to be called; other threads of Python run meanwhile."""
+        """A function to be called while this object lives; other threads of Python run meanwhile."""
         return ctypes.CFUNCTYPE(None, *kinds)(self._engine.get_function_address(name))

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fedrecall.client.lanes.ir import FLOAT, UNIT, Function, Module, Term
+from fedrecall.client.lanes.ir import FLOAT, UNIT, Function, Module, Number, Term
 from fedrecall.client.lanes.layers import Grid
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The vector registers of a processor. They decide how fast the code is, and none of its bits."""
+    """How many sums are held in registers. It decides how fast the code is, and none of its bits.
 
-    width: int  # floats in a register
-    registers: int
+    These were the fastest of the blocks tried by benchmarks/lanes.py; one that does not fit costs half the speed.
+    """
 
-    @property
-    def products(self) -> tuple[int, int]:
-        """The block of a convolution that is held in registers: output channels, positions."""
-        return (6, 4) if self.registers >= 32 else (2, 5)  # 3 x 4 spills with sixteen registers
-
-    @property
-    def sums(self) -> int:
-        """How many sums of a weight gradient are held in registers."""
-        return 20 if self.registers >= 32 else 10
-
-    @property
-    def outer(self) -> tuple[int, int]:
-        """The block of a product of matrices that is held in registers."""
-        return (4, 5) if self.registers >= 32 else (2, 5)
+    products: tuple[int, int]  # of a convolution: output channels, positions
+    products_of_clients: tuple[int, int]  # the same, where weights are vectors too
+    sums: int  # of a convolution's weight gradient
+    outer: tuple[int, int]  # of a product of matrices
 
 
-AVX512, AVX2, NEON = Machine(16, 32), Machine(8, 16), Machine(4, 32)
+WIDE = Machine((6, 2), (6, 4), 15, (4, 5))  # 32 registers of sixteen floats: AVX-512
+NARROW = Machine((2, 3), (2, 2), 6, (2, 3))  # 16 of eight (AVX2), or 32 of four (NEON)
 
 
 @dataclass(frozen=True)
@@ -43,18 +34,13 @@ class Kit:
     machine: Machine
     module: Module = field(default_factory=Module)
 
-    def function(self, name: str, *arguments: str) -> Function:
-        """A function that does the same in every lane. Weights are the argument `w`."""
-        named = [("uw" if self.clients else "pw") if a == "w" else a for a in arguments]
-        return Function(self.module, name, *named, width=self.machine.width)
+    @property
+    def products(self) -> tuple[int, int]:
+        return self.machine.products_of_clients if self.clients else self.machine.products
 
     @property
     def weight_size(self) -> int:
         return UNIT if self.clients else FLOAT
-
-    @property
-    def w(self) -> str:
-        return "%uw" if self.clients else "%pw"
 
     def weight_at(self, f: Function, address: str, *terms: Term) -> str:
         return f.at(address, *terms, size=self.weight_size)
@@ -84,10 +70,6 @@ class Positions:
         return cls(chunk, width, source, target)
 
 
-def row_of(f: Function, address: str, grid: Grid, channel: Term, row: Term) -> str:
+def row_of(f: Function, address: str, grid: Grid, channel: Number, row: Number) -> str:
     """The first pixel of a row of an image."""
-    return f.at(address, grid.start, product(f, channel, grid.channel), product(f, row, grid.down))
-
-
-def product(f: Function, term: Term, factor: int) -> Term:
-    return (f.index(term), factor)
+    return f.at(address, grid.start, (channel, grid.channel), (row, grid.down))

@@ -76,7 +76,6 @@ class Convolution:
         return self.inputs // self.groups, self.outputs // self.groups
 
 
-
 @dataclass(frozen=True)
 class Pooling:
     """The largest of a window, or the mean."""

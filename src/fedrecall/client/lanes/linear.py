@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedrecall.client.lanes.ir import FLOAT, LANES, Function, Number
+from fedrecall.client.lanes.ir import FLOAT, LANES, ZERO, Function, Number
 from fedrecall.client.lanes.kit import Kit
 from fedrecall.client.lanes.layers import Linear
 
-Give = Callable[[Function, str, Number], None]  # what is done with a gradient: its value, and the place of its weight
+Give = Callable[[Function, str, Number], None]  # what is done with a gradient and its place in the vector
 
 
 def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:
@@ -17,13 +17,12 @@ def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:
     for block of units, block of outputs:
         for feature: y[output][unit] += w[output][feature] x[feature][unit]
     """
-    f = kit.function(name, "ux", "w", "ub" if kit.clients else "pb", "uy")
+    f = Function(kit.module, name, "px", "pw", "pb", "py")
     most_outputs, most_units = kit.machine.outer
 
     def block(first: Number, count: int, o: Number, size: int) -> None:
-        w, x = kit.weight_at(f, kit.w, (o, c.inputs)), f.at("%ux", first)
-        bias = "%ub" if kit.clients else "%pb"
-        start = [f.zero if c.bias is None else kit.weight(f, bias, o, q) for q in range(size)]
+        w, x = kit.weight_at(f, "%pw", (o, c.inputs)), f.at("%px", first)
+        start = [ZERO if c.bias is None else kit.weight(f, "%pb", o, q) for q in range(size)]
 
         def feature(i: Number, *sums: str) -> list[str]:
             found = list(sums)
@@ -39,7 +38,7 @@ def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:
             for p in range(count):
                 value = sums[q * count + p]
                 value = f.where_positive(value, value) if c.relu else value
-                f.store(value, f.at("%uy", (o, units), first, q * units + p))
+                f.store(value, f.at("%py", (o, units), first, q * units + p))
 
     def outputs(first: Number, count: int) -> None:
         f.blocks(c.outputs, most_outputs, lambda o, size: block(first, count, o, size))
@@ -54,27 +53,27 @@ def input_gradient(kit: Kit, name: str, c: Linear, units: int, *, after_relu: bo
     for block of features, block of units:
         for output: dx[feature][unit] += w[output][feature] g[output][unit]
     """
-    f = kit.function(name, "ug", "w", "ux", "udx")
+    f = Function(kit.module, name, "pg", "pw", "px", "pdx")
     most_features, most_units = kit.machine.outer
 
     def block(i: Number, size: int, first: Number, count: int) -> None:
         def output(o: Number, *sums: str) -> list[str]:
             found = list(sums)
-            gs = [f.load(f.at("%ug", (o, units), first, p)) for p in range(count)]
-            w = kit.weight_at(f, kit.w, (o, c.inputs), i)
+            gs = [f.load(f.at("%pg", (o, units), first, p)) for p in range(count)]
+            w = kit.weight_at(f, "%pw", (o, c.inputs), i)
             for q in range(size):
                 value = kit.weight(f, w, q)
                 for p in range(count):
                     found[q * count + p] = f.fma(value, gs[p], found[q * count + p])
             return found
 
-        sums = f.loop(c.outputs, output, [f.zero] * (size * count))
+        sums = f.loop(c.outputs, output, [ZERO] * (size * count))
         for q in range(size):
             for p in range(count):
                 at, value = f.index((i, units), first, q * units + p), sums[q * count + p]
                 if after_relu:
-                    value = f.where_positive(f.load(f.at("%ux", at)), value)
-                f.store(value, f.at("%udx", at))
+                    value = f.where_positive(f.load(f.at("%px", at)), value)
+                f.store(value, f.at("%pdx", at))
 
     def features(i: Number, size: int) -> None:
         f.blocks(units, most_units, lambda first, count: block(i, size, first, count))
@@ -89,20 +88,20 @@ def weight_gradient(kit: Kit, name: str, c: Linear, units: int, give: Give, *mor
     for block of outputs, block of features:
         for unit: dw[output][feature] += g[output][unit] x[feature][unit]
     """
-    f = kit.function(name, "ug", "ux", *more)
+    f = Function(kit.module, name, "pg", "px", *more)
     most_outputs, most_features = kit.machine.outer
 
     def block(o: Number, size: int, i: Number, count: int) -> None:
         def unit(u: Number, *sums: str) -> list[str]:
             found = list(sums)
-            gs = [f.load(f.at("%ug", (o, units), u, q * units)) for q in range(size)]
+            gs = [f.load(f.at("%pg", (o, units), u, q * units)) for q in range(size)]
             for p in range(count):
-                value = f.load(f.at("%ux", (i, units), u, p * units))
+                value = f.load(f.at("%px", (i, units), u, p * units))
                 for q in range(size):
                     found[q * count + p] = f.fma(gs[q], value, found[q * count + p])
             return found
 
-        sums = f.loop(units, unit, [f.zero] * (size * count))
+        sums = f.loop(units, unit, [ZERO] * (size * count))
         for q in range(size):
             for p in range(count):
                 give(f, sums[q * count + p], f.index(c.weight, (o, c.inputs), i, q * c.inputs + p))
@@ -119,7 +118,7 @@ def weight_gradient(kit: Kit, name: str, c: Linear, units: int, give: Give, *mor
 
 def bias_sum(f: Function, o: Number, units: int) -> str:
     """The sum over the units of an output's gradient."""
-    return f.loop(units, lambda u, s: [f.add(s, f.load(f.at("%ug", (o, units), u)))], [f.zero])[0]
+    return f.loop(units, lambda u, s: [f.add(s, f.load(f.at("%pg", (o, units), u)))], [ZERO])[0]
 
 
 def turned(kit: Kit, name: str, c: Linear, units: int) -> Function:
@@ -145,32 +144,32 @@ def weight_gradient_of_one(kit: Kit, name: str, c: Linear, units: int) -> Functi
     for block of outputs, block of features:
         for sample: dw[output][feature] += g[output][sample] x[sample][feature]
     """
-    f = Function(kit.module, name, "pg", "px", "pdw", width=kit.machine.width)
+    f = Function(kit.module, name, "pg", "px", "pdw")
     most_outputs, most_groups = kit.machine.outer
-    whole, rest = divmod(c.inputs, f.width)
+    whole, rest = divmod(c.inputs, LANES)
     samples, pitch = units * LANES, -(-c.inputs // LANES) * LANES
 
     def block(o: Number, size: int, j: Number, count: int, kept: int) -> None:
-        first = f.index((j, f.width))
+        first = f.index((j, LANES))
 
         def sample(s: Number, *sums: str) -> list[str]:
             found = list(sums)
             gs = [f.spread(f.at("%pg", (o, samples), s, q * samples, size=FLOAT)) for q in range(size)]
             for p in range(count):
-                value = f.load(f.at("%px", (s, pitch), first, p * f.width, size=FLOAT))
+                value = f.load(f.at("%px", (s, pitch), first, p * LANES, size=FLOAT))
                 for q in range(size):
                     found[q * count + p] = f.fma(gs[q], value, found[q * count + p])
             return found
 
-        sums = f.loop(samples, sample, [f.zero] * (size * count))
+        sums = f.loop(samples, sample, [ZERO] * (size * count))
         for q in range(size):
             for p in range(count):
-                to = f.at("%pdw", (o, c.inputs), first, q * c.inputs + p * f.width, size=FLOAT)
+                to = f.at("%pdw", (o, c.inputs), first, q * c.inputs + p * LANES, size=FLOAT)
                 f.store_first(kept, sums[q * count + p], to)
 
     def outputs(o: Number, size: int) -> None:
         if whole:
-            f.blocks(whole, most_groups, lambda j, count: block(o, size, j, count, f.width))
+            f.blocks(whole, most_groups, lambda j, count: block(o, size, j, count, LANES))
         if rest:
             block(o, size, whole, 1, rest)
 
@@ -183,6 +182,6 @@ def bias_gradient(kit: Kit, name: str, c: Linear, units: int) -> Function:
 
     for output, unit
     """
-    f = kit.function(name, "ug", "udb")
-    f.loop(c.outputs, lambda o: f.store(bias_sum(f, o, units), f.at("%udb", o)))
+    f = Function(kit.module, name, "pg", "pdb")
+    f.loop(c.outputs, lambda o: f.store(bias_sum(f, o, units), f.at("%pdb", o)))
     return f.done()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrecall.client.lanes.ir import LANES, Function, Number, Term
+from fedrecall.client.lanes.ir import LANES, ZERO, Function, Number, Term
 from fedrecall.client.lanes.kit import Kit, row_of
 from fedrecall.client.lanes.layers import Grid, Pooling
 
@@ -13,25 +13,26 @@ def forward(kit: Kit, name: str, p: Pooling, x: Grid, y: Grid) -> Function:
     for channel, row, column, sample:
         for row and column of the window
     """
-    f = kit.function(name, "ux", "uy", "sseats")
+    f = Function(kit.module, name, "px", "py", "pseats")
     seats = [(i, j) for i in range(p.kernel[0]) for j in range(p.kernel[1])]
 
     def window(channel: Number, row: Number, column: Number, n: Number) -> None:
-        corner = f.at(row_of(f, "%ux", x, channel, f.index((row, p.stride[0]))), (column, p.stride[1] * x.right), n)
+        first = f.index((row, p.stride[0]))
+        corner = f.at(row_of(f, "%px", x, channel, first), (column, p.stride[1] * x.right), n)
         result, *others = [f.load(f.at(corner, i * x.down + j * x.right)) for i, j in seats]
         if p.largest:
-            seat = f.zero
+            seat = ZERO
             for s, value in enumerate(others, 1):
                 here = f.either(f.compare("ogt", value, result), f.compare("uno", value, value))  # as torch does
                 result, seat = f.select(here, value, result), f.select_whole(here, f.whole_constant(s), seat)
-            f.store_seats(seat, f.at("%sseats", *seat_at(kit, y, channel, row, column, n), size=LANES))
+            f.store_seats(seat, f.at("%pseats", *seat_at(kit, y, channel, row, column, n), size=LANES))
         else:
             for value in others:
                 result = f.add(result, value)
             result = f.mul(result, f.constant(1 / len(seats)))
         if p.relu:
             result = f.where_positive(result, result)
-        f.store(result, f.at(row_of(f, "%uy", y, channel, row), (column, y.right), n))
+        f.store(result, f.at(row_of(f, "%py", y, channel, row), (column, y.right), n))
 
     every_pixel(kit, f, y, window)
     return f.done()
@@ -45,24 +46,24 @@ def backward(kit: Kit, name: str, p: Pooling, g: Grid, dx: Grid, x: Grid | None)
     for channel, row, column, sample:
         for row and column of the window: dx gets g, or adds it where windows overlap
     """
-    f = kit.function(name, "ug", "ux", "udx", "sseats")
+    f = Function(kit.module, name, "pg", "px", "pdx", "pseats")
     seats = [(i, j) for i in range(p.kernel[0]) for j in range(p.kernel[1])]
     overlap = p.kernel[0] > p.stride[0] or p.kernel[1] > p.stride[1]
     if overlap:
-        f.loop(dx.size, lambda i: f.store(f.zero, f.at("%udx", i)))
+        f.loop(dx.size, lambda i: f.store(ZERO, f.at("%pdx", i)))
 
     def window(channel: Number, row: Number, column: Number, n: Number) -> None:
-        value = f.load(f.at(row_of(f, "%ug", g, channel, row), (column, g.right), n))
+        value = f.load(f.at(row_of(f, "%pg", g, channel, row), (column, g.right), n))
         seat = ""
         if p.largest:
-            seat = f.load_seats(f.at("%sseats", *seat_at(kit, g, channel, row, column, n), size=LANES))
+            seat = f.load_seats(f.at("%pseats", *seat_at(kit, g, channel, row, column, n), size=LANES))
         else:
             value = f.mul(value, f.constant(1 / len(seats)))
         first = f.index((row, p.stride[0]))
-        corner = f.at(row_of(f, "%udx", dx, channel, first), (column, p.stride[1] * dx.right), n)
-        on = f.at(row_of(f, "%ux", x, channel, first), (column, p.stride[1] * x.right), n) if x else ""
+        corner = f.at(row_of(f, "%pdx", dx, channel, first), (column, p.stride[1] * dx.right), n)
+        on = f.at(row_of(f, "%px", x, channel, first), (column, p.stride[1] * x.right), n) if x else ""
         for s, (i, j) in enumerate(seats):
-            part = f.select(f.equal(seat, s), value, f.zero) if p.largest else value
+            part = f.select(f.equal(seat, s), value, ZERO) if p.largest else value
             if x:
                 part = f.where_positive(f.load(f.at(on, i * x.down + j * x.right)), part)
             to = f.at(corner, i * dx.down + j * dx.right)

@@ -60,8 +60,10 @@ class Program:
         self.gradients = [self._gradient_grid(j) for j in range(last + 1)]
         kept = [self.chunks if self._kept(j) else 1 for j in range(last)]
         features = whole_units(chain.features) * units
-        self.at_x = [self._room(grid.size * times) for grid, times in zip(self.grids, kept)] + [self._room(features)]
-        self.at_g = [self._room(grid.size) for grid in self.gradients[:last]] + [self._room(features)]
+        self.at_x = [self._room(grid.size * times) for grid, times in zip(self.grids, kept)]
+        self.at_x.append(self._room(features))
+        self.at_g = [self._room(grid.size) for grid in self.gradients[:last]]
+        self.at_g.append(self._room(features))
         self.pixels = [grid.channels * grid.height * grid.width * kit.chunk for grid in self.grids]
         self.at_seats = [self._room(self.pixels[j + 1] * self.chunks, LANES) for j in range(last)]
         weights = [c.outputs * c.group[0] * c.taps if isinstance(c, Convolution) else 0 for c in self.spatial]
@@ -138,6 +140,8 @@ class Program:
                     back_to = pooling.backward(kit, f"pooling_input_{j}", layer, g[j + 1], g[j], masked)
                     self.spatial_backward[j] = [back_to]
         layers = list(enumerate(self.chain.linear))
+        self.turned: list[Function] = []
+        self.linear_weights: list[Function] = []
         self.linear_forward = [linear.forward(kit, f"linear_{i}", c, units) for i, c in layers]
         self.linear_input = {
             i: linear.input_gradient(kit, f"linear_input_{i}", c, units, after_relu=self._features_after_relu(i))
@@ -154,7 +158,7 @@ class Program:
 
     def _parameter(self, f: Function, at: int | None) -> str:
         """A parameter's place in the vector; a bias that is not there is never looked at."""
-        return self.kit.weight_at(f, self.kit.w, at or 0)
+        return self.kit.weight_at(f, "%pw", at or 0)
 
     def _chunk_of(self, f: Function, j: int, c: Number) -> str:
         """A chunk of the input of layer j on images."""
@@ -191,8 +195,8 @@ class Program:
                     f.call(kernel, x, y, self._seats_of(f, j, c))
 
         f.loop("%ichunks", chunk)
-        for i, (layer, kernel) in enumerate(zip(self.chain.linear, self.linear_forward)):
-            weight, bias = self._parameter(f, layer.weight), self._parameter(f, layer.bias)
+        for i, (c, kernel) in enumerate(zip(self.chain.linear, self.linear_forward)):
+            weight, bias = self._parameter(f, c.weight), self._parameter(f, c.bias)
             f.call(kernel, self._scratch(f, self.at_h[i]), weight, bias, self._scratch(f, self.at_h[i + 1]))
 
     # The way back
@@ -204,7 +208,7 @@ class Program:
             f.call(self.linear_input[i], g, self._parameter(f, self.chain.linear[i].weight), x, dx)
 
     def _spatial_backward(self, f: Function) -> None:
-        """Through the layers on images, chunk after chunk: the sums of their parameters' gradients in each lane."""
+        """Through the layers on images, chunk after chunk: their parameters' gradients, summed in each lane."""
 
         def chunk(before: Number) -> None:
             c = f.index("%ichunks", (before, -1), -1)  # what is still near comes first
@@ -237,8 +241,9 @@ class Program:
     def _write_forward_and_backward(self) -> None:
         kit, units = self.kit, self.units
         layers = list(enumerate(self.chain.linear))
-        turned = [linear.turned(kit, f"turned_{i}", c, units) for i, c in layers]
-        weights = [linear.weight_gradient_of_one(kit, f"linear_weights_{i}", c, units) for i, c in layers]
+        self.turned = [linear.turned(kit, f"turned_{i}", c, units) for i, c in layers]
+        by_weights = linear.weight_gradient_of_one
+        self.linear_weights = [by_weights(kit, f"linear_weights_{i}", c, units) for i, c in layers]
         biases = [linear.bias_gradient(kit, f"linear_bias_{i}", c, units) for i, c in layers]
         lane_sums = ends.lane_sums(kit, "lane_sums")
         f = Function(kit.module, "forward", "pw", "px", "prows", "pscratch", "ichunks")
@@ -249,8 +254,8 @@ class Program:
         for i, layer in reversed(layers):
             self._input_gradient(f, i)
             g, x, to = (self._scratch(f, at) for at in (self.at_gh[i + 1], self.at_h[i], self.at_turned))
-            f.call(turned[i], x, to)
-            f.call(weights[i], g, to, f.at("%pg", layer.weight, size=4))
+            f.call(self.turned[i], x, to)
+            f.call(self.linear_weights[i], g, to, f.at("%pg", layer.weight, size=4))
             if layer.bias is not None:
                 f.call(biases[i], g, self._sums(f, layer.bias))
         self._spatial_backward(f)
@@ -265,30 +270,30 @@ class Program:
         kit, units, update = self.kit, self.units, self.updates
         assert update is not None
         give = partial(ends.update, momentum=update.momentum, decay=update.decay, velocity=self.chain.parameters)
-        weights = [
-            linear.weight_gradient(kit, f"linear_weights_{i}", c, units, give, "uw", "urate")
+        self.linear_weights = [
+            linear.weight_gradient(kit, f"linear_weights_{i}", c, units, give, "pw", "prate")
             for i, c in enumerate(self.chain.linear)
         ]
         loss = ends.loss(kit, "loss", self.chain.outputs, units)
-        step = kit.function("step", "ug", "uw", "urate", "ifirst", "icount")
-        step.loop("%icount", lambda i: give(step, step.load(step.at("%ug", i)), step.index("%ifirst", i)))
+        step = Function(kit.module, "step", "pg", "pw", "prate", "ifirst", "icount")
+        step.loop("%icount", lambda i: give(step, step.load(step.at("%pg", i)), step.index("%ifirst", i)))
         step.done()
-        names = ("uw", "px", "prows", "ulabels", "uscale", "urate", "uoffset", "uloss", "pscratch")
+        names = ("pw", "px", "prows", "plabels", "pscale", "prate", "poffset", "ploss", "pscratch")
         f = Function(kit.module, "run", *names, "isteps", "ichunks")
 
         def one(s: Number) -> None:
             self._forward(f, f.at("%prows", (s, units * LANES), size=ADDRESS))
-            labels, scale, rate = f.at("%ulabels", (s, units)), f.at("%uscale", (s, units)), f.at("%urate", s)
+            labels, scale, rate = f.at("%plabels", (s, units)), f.at("%pscale", (s, units)), f.at("%prate", s)
             z, g = self._scratch(f, self.at_h[-1]), self._scratch(f, self.at_gh[-1])
-            f.call(loss, z, "%uoffset", labels, scale, g, f.at("%uloss", (s, 2 * units)))
+            f.call(loss, z, "%poffset", labels, scale, g, f.at("%ploss", (s, 2 * units)))
             self._clear_sums(f)
-            for i in reversed(range(len(weights))):
+            for i in reversed(range(len(self.linear_weights))):
                 self._input_gradient(f, i)
                 g, x = self._scratch(f, self.at_gh[i + 1]), self._scratch(f, self.at_h[i])
-                f.call(weights[i], g, x, "%uw", rate)
+                f.call(self.linear_weights[i], g, x, "%pw", rate)
             self._spatial_backward(f)
             for slot, count in self.slots:
-                f.call(step, self._sums(f, slot), "%uw", rate, slot, count)
+                f.call(step, self._sums(f, slot), "%pw", rate, slot, count)
 
         f.loop("%isteps", one)
         f.done()
