@@ -10,6 +10,7 @@ from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
+import torch
 
 from fedrecall.client.lanes.kit import NARROW, WIDE, Machine
 from fedrecall.client.lanes.object_cache import cached_object
@@ -40,8 +41,11 @@ def host() -> Cpu:
             f"local.step is 'lanes', but this processor ({name}) has no AVX2 and FMA instructions, without which "
             "it would come to other numbers; choose local.step=exact"
         )
-    wide = features.get("avx512f") and features.get("avx512vl")
-    return Cpu(name, features.flatten(), WIDE if wide else NARROW)
+    if not (features.get("avx512f") and features.get("avx512vl")):
+        return Cpu(name, features.flatten(), NARROW)
+    if torch.backends.cpu.get_cpu_capability() == "AVX2":  # as ATEN_CPU_CAPABILITY may ask for
+        return HASWELL
+    return Cpu(name, features.flatten(), WIDE)
 
 
 class Code:
