@@ -118,16 +118,25 @@ class Vectorised(Engine):
         finally:
             self._cohorts.put(cohort)
         if self._sends_models and not tasks[0].probe:
-            buffers = trained.buffers if self._worker.flat.has_buffers else {}
-            return [TrainedGroup.of(trained.rows, {"w": trained.w}, buffers, self.job.algorithm)]
-        return self._finished(trained, states)  # one after the other, as they are asked for
+            return [self._summed(part) for part in trained]
+        # One after the other, as they are asked for.
+        return (result for part in trained for result in self._finished(part))
 
-    def _finished(self, trained: CohortResult, states: list[Tensors]) -> Iterator[TrainResult]:
+    def _summed(self, trained: CohortResult) -> TrainedGroup:
+        buffers = trained.buffers if self._worker.flat.has_buffers else {}
+        group = TrainedGroup.of(trained.rows, {"w": trained.w}, buffers, self.job.algorithm)
+        group.note = trained.note
+        return group
+
+    def _finished(self, trained: CohortResult) -> Iterator[TrainResult]:
         """The result of each client: what it sends and keeps."""
         rows = trained.rows
-        for i, (task, state) in enumerate(zip(rows.tasks, states)):
+        for i, (task, state) in enumerate(zip(rows.tasks, trained.states)):
             buffers = {name: stacked[i] for name, stacked in trained.buffers.items()}
-            yield self._worker.finished_with(task, trained.w[i], buffers, state, rows.steps[i], rows.losses[i])
+            steps, loss = rows.steps[i], rows.losses[i]
+            result = self._worker.finished_with(task, trained.w[i], buffers, state, steps, loss)
+            result.note = result.note or trained.note
+            yield result
 
     def close(self) -> None:
         self._threads.close()

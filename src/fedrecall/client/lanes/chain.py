@@ -46,6 +46,8 @@ class Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def chain_of(flat: FlatModel, x: Tensor) -> Chain:
     """The model's layers, from one forward pass."""
+    if x.dtype != torch.float32 or not x.is_cpu:
+        raise UnsupportedError("a precision other than float32, or a device other than the CPU")
     if x.ndim not in (2, 4) or math.prod(x.shape[1:]) < LANES:
         raise UnsupportedError(f"samples of shape {tuple(x.shape[1:])}")
     if flat.has_buffers:

@@ -34,8 +34,8 @@ class LanesStep:
         flat, local = step.flat, step.local
         if step.representation:
             raise UnsupportedError("features, at which the algorithm looks")
-        if local.precision != "float32" or flat.w.dtype != torch.float32 or not flat.w.is_cpu:
-            raise UnsupportedError("a precision other than float32, or a device other than the CPU")
+        if local.precision != "float32":
+            raise UnsupportedError("a precision other than float32")
         cpu = cpu or host()
         self._step, self._flat = step, flat
         self._program = program = Program(chain_of(flat, x), -(-local.batch_size // LANES), cpu.machine)
