@@ -103,19 +103,18 @@ class Cohort:
         if job.algorithm.personal and any("w" in state for state in states):
             start = self._stacked("w", server["w"], states, own=True)
         try:
-            lanes.prepare(plan.positions, plan.sizes[0], start, client)
+            lanes.prepare(plan, start, client)
         except UntraceableError as error:
             self.note, self._lanes = f"{NOT_IN_LANES}: {error}", None
             return None
         self._recorded = self._recorded or self.step.fingerprint()
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
         found = []
-        for part in lanes.train(plan.positions, plan.sizes, plan.steps, start, client, tasks[0].lr, augment):
-            mean, at = part.loss / torch.from_numpy(plan.steps[part.places]).clamp(min=1), part.places.tolist()
-            numbers = plan.samples[at].tolist(), plan.steps[at].tolist(), mean.tolist()
-            none = {name: buffer.repeat(len(at), 1) for name, buffer in buffers.items()}
-            rows = Rows([tasks[i] for i in at], *numbers)
-            found.append(CohortResult(rows, part.w, none, [states[i] for i in at]))
+        for part in lanes.train(plan, start, client, tasks[0].lr, augment):
+            samples, steps = (numbers[part.places].tolist() for numbers in (plan.samples, plan.steps))
+            rows = Rows([tasks[i] for i in part.places], samples, steps, part.losses)
+            none = {name: buffer.expand(len(part.places), -1) for name, buffer in buffers.items()}
+            found.append(CohortResult(rows, part.w, none, [states[i] for i in part.places]))
         return found
 
     def _mapped_steps(

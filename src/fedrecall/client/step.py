@@ -92,7 +92,7 @@ class Step:
             return graph(x, target, client, compared)
         if self._due(x):
             return self._first_traced(x, target, client, compared)
-        return self._eager(x, target, client, compared)
+        return self.eager(x, target, client, compared)
 
     def _key(self, x: Tensor) -> torch.Size:
         """What a graph is for: batches of one shape, in lanes of any size."""
@@ -113,7 +113,7 @@ class Step:
         """Nothing is kept from one client to the next."""
         self.scale = LossScale() if self.local.precision == "float16" else None
 
-    def _eager(
+    def eager(
         self, x: Tensor, target: Tensor, client: Tensors, compared: Compared, scale: float | None = None
     ) -> Tensor:
         self.flat.g.zero_()
@@ -128,7 +128,7 @@ class Step:
         """A step in float16, taken again with a smaller scale where its gradient overflows."""
         start = Snapshot.of(self.flat)
         while True:
-            loss = self._eager(x, target, client, compared, scale.value)
+            loss = self.eager(x, target, client, compared, scale.value)
             self.flat.g.mul_(1 / scale.value)
             if bool(self.flat.g.isfinite().all()):
                 scale.held()
@@ -151,7 +151,7 @@ class Step:
     def _first_traced(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
         """An eager step, and a traced one from the same state; the traced one stays if they agree."""
         start, outside = Snapshot.of(self.flat), [*generators(), *self.fingerprint()]
-        loss = self._eager(x, target, client, compared)
+        loss = self.eager(x, target, client, compared)
         eager = Snapshot.of(self.flat)
         try:
             if [*generators(), *self.fingerprint()] != outside:
@@ -196,7 +196,7 @@ class Step:
         """A traced step beside an eager one; where they part, all steps are eager from here on."""
         graph.next_check += min(graph.steps, CHECK_EVERY)
         start = Snapshot.of(self.flat)
-        loss = self._eager(x, target, client, compared)
+        loss = self.eager(x, target, client, compared)
         eager = Snapshot.of(self.flat)
         start.restore(self.flat)
         traced_loss = graph(x, target, client, compared)

@@ -1,4 +1,4 @@
-"""All steps of up to sixteen clients by one call, a client in each lane: loss and SGD are part of the kernels."""
+"""All steps of sixteen clients by one call, a client in each lane: loss and SGD are part of the kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.ir import FLOAT, LANES
 from fedrecall.client.lanes.jit import Code, Cpu, host
-from fedrecall.client.lanes.memory import zeros
+from fedrecall.client.lanes.memory import empty, zeros
 from fedrecall.client.lanes.program import Program, Update
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel
@@ -19,18 +19,12 @@ from fedrecall.vector import FlatModel
 
 @dataclass(frozen=True)
 class Batches:
-    """Some steps of at most sixteen clients: the samples of all, and which of them each client takes when."""
+    """Some steps of groups of sixteen clients: the samples of all, and which of them each client takes when."""
 
     x: Tensor  # [samples, ..]
     target: Tensor  # [samples]
-    rows: Tensor  # [steps, samples of a step, clients], places in x and target
-    steps: Tensor  # [clients]: how many of these steps each takes
-
-    def padded(self, samples: int) -> Tensor:
-        """The rows with those of the last sample and the last client repeated, up to `samples` and sixteen."""
-        some = torch.arange(samples).clamp_(max=self.rows.shape[1] - 1)
-        lanes = torch.arange(LANES).clamp_(max=self.rows.shape[2] - 1)
-        return self.rows.index_select(1, some).index_select(2, lanes)
+    rows: Tensor  # [groups, steps, samples of a step, 16], places in x and target
+    steps: Tensor  # [groups, 16]: how many of these steps each client takes; none in a lane that repeats another
 
 
 class LanesClients:
@@ -38,6 +32,7 @@ class LanesClients:
 
     def __init__(self, flat: FlatModel, local: Local, x: Tensor, cpu: Cpu | None = None) -> None:
         cpu = cpu or host()
+        self._momentum = local.momentum
         update = Update(local.momentum, local.weight_decay)
         self.program = program = Program(chain_of(flat, x), local.batch_size, cpu.machine, update)
         self._code = Code(program.text, cpu)
@@ -49,42 +44,46 @@ class LanesClients:
         )
         self._used = 0
 
-    def start(self, w: Tensor) -> Tensor:
-        """Weights [parameters, lanes], and room for momentum behind them, from one vector or from one each."""
+    def start(self, w: Tensor, groups: int) -> Tensor:
+        """[groups, parameters, 16], and room for momentum behind them, from one vector or [groups, 16, ..]."""
         count = self.program.chain.parameters
-        found = zeros(count * (2 if self.program.updates and self.program.updates.momentum else 1), LANES)
-        if w.ndim == 1:
-            found[:count].copy_(w[:, None])
-        else:
-            found[:count, : len(w)].copy_(w.t())
-            found[:count, len(w) :].copy_(w[-1:].t())
+        found = empty(groups, count * (2 if self._momentum else 1), LANES)
+        found[:, count:].zero_()
+        found[:, :count].copy_(w[:, None] if w.ndim == 1 else w.transpose(1, 2))
         return found
 
-    def offsets(self, offset: Tensor | None, clients: int) -> Tensor:
-        """[classes, lanes], from [clients, classes] or none."""
-        found = zeros(self.program.chain.outputs, LANES)
-        if offset is not None:
-            found[:, :clients].copy_(offset.t())
-            found[:, clients:].copy_(offset[-1:].t())
-        return found
+    def offsets(self, offset: Tensor | None, groups: int) -> Tensor:
+        """[groups, classes, 16], from [groups, 16, classes] or none."""
+        found = zeros(groups, self.program.chain.outputs, LANES)
+        return found if offset is None else found.copy_(offset.transpose(1, 2))
 
     def run(self, w: Tensor, batches: Batches, offsets: Tensor, lr: float) -> Tensor:
-        """Take these steps, in place. Returns the sum of each client's losses over its own steps."""
-        program, (steps, samples, clients) = self.program, batches.rows.shape
-        chunk, units = program.kit.chunk, program.units
+        """Take these steps, in place. Returns the sum of each client's losses over its own steps, [groups, 16]."""
+        groups, steps, samples, _ = batches.rows.shape
+        units, chunk = self.program.units, self.program.kit.chunk
         chunks = -(-samples // chunk)
-        if chunks * chunk != self._used:  # what is left there by larger batches may not be finite
-            self._features[:, chunks * chunk * LANES :].zero_()
-            self._used = chunks * chunk
-        rows = batches.padded(units).contiguous()
-        labels = zeros(*rows.shape, dtype=torch.int32)
-        labels.copy_(batches.target[rows.view(-1)].view_as(rows))
-        scale, rate, found = zeros(*rows.shape), zeros(steps, LANES), zeros(steps, units, 2, LANES)
-        scale[:, :samples, :clients] = 1 / samples
-        active = torch.arange(steps)[:, None] < batches.steps
-        rate[:, :clients] = torch.where(active, -lr, 0.0)
+        self._forget_samples_behind(chunks * chunk)
+        rows = batches.rows
+        if samples < units:  # the last one repeated, to count nothing
+            rows = rows.index_select(2, torch.arange(units).clamp_(max=samples - 1))
+        rows = rows.contiguous()
+        labels, found = empty(*rows.shape, dtype=torch.int32), empty(groups, steps, units, 2, LANES)
+        labels.copy_(batches.target.take(rows))
+        active = torch.arange(steps)[:, None] < batches.steps[:, None]
+        rate = empty(groups, steps, LANES).copy_(torch.where(active, -lr, 0.0))
+        scale = zeros(*rows.shape)
+        scale[:, :, :samples] = 1 / samples
         x = batches.x.contiguous(memory_format=torch.channels_last) if batches.x.ndim == 4 else batches.x
-        tensors = (w, x, rows, labels, scale, rate, offsets, found, self._scratch)
-        self._run(*(tensor.data_ptr() for tensor in tensors), steps, chunks)
-        losses = (found[:, :samples, 0].log() + found[:, :samples, 1]).mean(1)[:, :clients]
-        return torch.where(active, losses, 0.0).sum(0)
+        wanted = batches.steps.amax(1).tolist()
+        for g in range(groups):
+            tensors = (w[g], x, rows[g], labels[g], scale[g], rate[g], offsets[g], found[g], self._scratch)
+            if wanted[g]:
+                self._run(*[tensor.data_ptr() for tensor in tensors], min(int(wanted[g]), steps), chunks)
+        losses = (found[:, :, :samples, 0].log() + found[:, :, :samples, 1]).mean(2)
+        return torch.where(active, losses, 0.0).sum(1)
+
+    def _forget_samples_behind(self, used: int) -> None:
+        """What larger batches have left there may not be finite."""
+        if used != self._used:
+            self._features[:, used * LANES :].zero_()
+            self._used = used

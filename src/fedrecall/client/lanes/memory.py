@@ -9,8 +9,12 @@ from fedrecall.client.lanes.ir import UNIT
 
 
 def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return empty(*shape, dtype=dtype).zero_()
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """A tensor that begins on the boundary of a unit, as kernels expect it."""
     size = torch.Size(shape).numel()
-    room = torch.zeros(size + UNIT // dtype.itemsize, dtype=dtype)
+    room = torch.empty(size + UNIT // dtype.itemsize, dtype=dtype)
     start = -room.data_ptr() % UNIT // dtype.itemsize
     return room[start : start + size].view(shape)
