@@ -2,7 +2,8 @@
 `.. WORK KIND FOLDER DEVICE`.
 
 A kind is an engine and what is not as by default: `processes`, `processes fast`, `processes lanes`, `processes
-augmented`, `processes everything` (validation data, evaluation every 10 rounds, default checkpoints and the progress bar).
+augmented`, `processes everything` (validation data, evaluation every 10 rounds, default checkpoints and the
+progress bar).
 """
 
 from __future__ import annotations

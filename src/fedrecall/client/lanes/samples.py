@@ -5,24 +5,20 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedrecall.client import step as steps
 from fedrecall.client.graph import UntraceableError, finish, trace, without_views_of_views
 from fedrecall.client.lanes.chain import UnsupportedError, chain_of
 from fedrecall.client.lanes.ir import FLOAT, LANES
 from fedrecall.client.lanes.jit import Code, Cpu, host
 from fedrecall.client.lanes.memory import zeros
 from fedrecall.client.lanes.program import Program
+from fedrecall.client.step import Compared, Step
 from fedrecall.vector import Tensors
-
-if TYPE_CHECKING:
-    from fedrecall.client.step import Compared, Step
-
-TRACE_AFTER = 150  # losses of batches of one size, as for whole steps
-MOST_GRAPHS = 8
 
 Loss = Callable[..., tuple[Tensor, Tensor]]  # of logits, target and all that is given
 
@@ -90,7 +86,7 @@ class LanesStep:
         eager = self._eager_loss(list(client), compared)
         found = eager(logits, target, *given)
         seen = self._seen[logits.shape] = self._seen.get(logits.shape, 0) + 1
-        if seen == TRACE_AFTER and len(self._losses) < MOST_GRAPHS:
+        if seen == steps.TRACE_AFTER + 1 and len(self._losses) < steps.MOST_GRAPHS:
             self._record(eager, found, logits, target, *given)
         return found
 
