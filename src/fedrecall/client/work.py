@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall.algorithms.base import Algorithm
-from fedrecall.client.sums import Sums
+from fedrecall.client.sums import Sums, SumTree
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.device import CPU, Device
 from fedrecall.models.build import build_model
@@ -166,16 +166,14 @@ class TrainResult:
         """Samples and steps of each client."""
         return [(self.samples, self.steps)]
 
-    def sent_by_each(self) -> Iterator[Tensors]:
-        yield self.sent
-
     def finite_part(self, algorithm: Algorithm) -> tuple[TrainResult | None, list[int]]:
         """The result without clients that sent numbers which are not finite, and who these are."""
         tensors = (*self.sent.values(), *self.buffers.values())
         good = all(is_finite(tensor) for tensor in tensors if tensor.is_floating_point())
         return (self, []) if good else (None, [self.task.client])
 
-    def add_to(self, sums: Sums, algorithm: Algorithm) -> None:
+    def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
+        sums = tree.leaf(self.task.order)
         for name, tensor in self.sent.items():
             weight = algorithm.weight(name, self.samples, self.steps)
             sums.add_tensor(name, tensor, weight, weight)
@@ -183,6 +181,7 @@ class TrainResult:
             sums.add_buffers(self.buffers["b"], self.samples, self.buffers["i"])
         sums.samples += self.samples
         sums.loss += self.samples * self.loss
+        look_at_update(sums, tree, self.sent, algorithm)
 
 
 @dataclass(frozen=True)
@@ -233,10 +232,6 @@ class TrainedGroup:
     def trained(self) -> list[tuple[int, int]]:
         return self.rows.pairs()
 
-    def sent_by_each(self) -> Iterator[Tensors]:
-        for i in range(len(self.rows.tasks)):
-            yield {name: stacked[i] for name, stacked in self.sent.items()}
-
     def finite_part(self, algorithm: Algorithm) -> tuple[TrainedGroup | None, list[int]]:
         if all(is_finite(tensor) for tensor in self.summed.values()):
             return self, []
@@ -249,18 +244,28 @@ class TrainedGroup:
         buffers = {name: stacked[good] for name, stacked in self.buffers.items()}
         return TrainedGroup.of(self.rows.only(good.tolist()), sent, buffers, algorithm), dropped
 
-    def add_to(self, sums: Sums, algorithm: Algorithm) -> None:
+    def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
         """All rows at once, each with its weight."""
+        sums = tree.leaf(self.rows.tasks[0].order)
         for name in self.sent:
             sums.add_tensor(name, self.summed[name], 1.0, sum(self.weights[name]))
         if self.buffers:
             sums.add_buffers(self.summed["b"], 1.0, self.buffers["i"].amax(0))
         sums.samples += sum(self.rows.samples)
         sums.loss += sum(map(operator.mul, self.rows.samples, self.rows.losses))
+        for i in range(len(self.rows.tasks) if tree.sent else 0):
+            look_at_update(sums, tree, {name: stacked[i] for name, stacked in self.sent.items()}, algorithm)
 
 
 Trained = TrainResult | TrainedGroup
 Result = Trained | EvaluateResult
+
+
+def look_at_update(sums: Sums, tree: SumTree, sent: Tensors, algorithm: Algorithm) -> None:
+    """Note how a client's update lies, where that is asked for."""
+    update = algorithm.update(sent, tree.sent) if tree.sent else None
+    if update is not None:
+        sums.updates.add(update)
 
 
 def is_finite(tensor: Tensor) -> bool:

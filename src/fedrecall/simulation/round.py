@@ -12,7 +12,7 @@ import torch
 
 from fedrecall.algorithms.base import Population
 from fedrecall.client.batches import steps_per_epoch
-from fedrecall.client.sums import Sums
+from fedrecall.client.sums import Sums, SumTree
 from fedrecall.client.work import EvaluateResult, Job, TrainTask
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.device import Device
@@ -81,7 +81,7 @@ class Experiment:
         refuse_combination(recipe, job, federation, self.flat)
         self.population = Population(federation.population, len(federation.pool("train")[1]))
         self.count = clients_per_round(recipe, federation.population)
-        cost = TrainingCost(self.algorithm, recipe.local, self.flat, federation)
+        cost = TrainingCost(recipe.local, self.flat, federation)
         samples = max(1, self.population.samples // self.population.clients)
         step = cost.flops_per_sample * min(recipe.local.batch_size, samples)
         devices = accelerators.choose(recipe.execution.device, step, self.flat.w.dtype)
@@ -99,7 +99,6 @@ class Experiment:
         given = given_weights or recipe.init is not None
         self.weights = tensors_digest(self.flat.state_dict())[:16] if given else None  # where they were given
         self.probes = Probes(recipe, federation, self.evaluator)
-        cost.looks_at_updates = self.recipe.evaluates
         self.measures: list[Watcher] = [cost, self.evaluator, self.probes]  # in the order of a line's metrics
 
     @property
@@ -160,7 +159,7 @@ class Experiment:
         """The round after a state: the state after it, and all that was seen of it."""
         clock, watchers = [time.perf_counter()], [*self.measures, *callbacks]
         round = self.publish(state, states, watchers)
-        sums, accepted, bytes_up = Sums(), dict[int, int](), 0
+        tree, accepted, bytes_up = SumTree(self._compared_with(round)), dict[int, int](), 0
         for result in self.engine.run(round.tasks):  # client updates
             assert not isinstance(result, EvaluateResult)
             journal.warn(round.number, result.note)
@@ -171,15 +170,17 @@ class Experiment:
                 for client, version in result.states().items():
                     states.discard(client, version)
                 continue
-            good.add_to(sums, self.algorithm)
+            good.add_to(tree, self.algorithm)
             bytes_up += self.payload.bytes(good.sent, good.buffers)
             accepted |= good.states()
             for watcher in watchers:
                 watcher.result(round, good)
+        sums = tree.total()
         clock.append(time.perf_counter())
 
         if not sums.samples:
             raise DivergedError(f"no client's update of round {round.number} was finite")
+        round.updates = sums.updates
         round.line = self._line(round, sums, bytes_up)
         round.server = updated_server(self.algorithm, state.server, sums, self.population)  # server update
         round.buffers = updated_buffers(state.buffers, sums)
@@ -194,6 +195,10 @@ class Experiment:
         journal.record(round, self.probes.arrays, clock)
         states.settle()
         return RoundState(round.number, round.server, round.buffers), round
+
+    def _compared_with(self, round: Round) -> Tensors | None:
+        """What updates are compared with, in rounds in which they are looked at."""
+        return round.sent if self.recipe.evaluates(round.number) else None
 
     def _line(self, round: Round, sums: Sums, bytes_up: int) -> dict[str, Any]:
         """The first entries of the round's line of metrics."""
