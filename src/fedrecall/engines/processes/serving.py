@@ -14,7 +14,7 @@ from fedrecall.client.work import Task
 from fedrecall.client.worker import Worker
 from fedrecall.device import Device
 from fedrecall.engines.malloc import keep_freed_memory
-from fedrecall.engines.processes.batching import BOXES, pack
+from fedrecall.engines.parcels import BOXES, stacked
 from fedrecall.engines.processes.connection import receive
 from fedrecall.engines.processes.shared_tensors import Box, Boxes
 from fedrecall.errors import InputError, WriteError
@@ -75,6 +75,7 @@ def answer(worker: Worker, tasks: list[Task], box: Box) -> tuple[object, ...]:
         except Exception as error:
             return "failed", task, their_traceback(error)
     try:
-        return "done", None, pack(results, box)
+        rest, stacks = stacked(results)
+        return "done", None, (rest, box.put(stacks))
     except WriteError as error:
         return "unwritten", None, str(error)
