@@ -15,6 +15,13 @@ from torch import Tensor
 from fedrecall.vector import Tensors
 
 LEAF = 16  # clients of a leaf, and parts of any other node
+Scalars = tuple[dict[str, float], int, float, list[float], int]
+
+
+def node_size(level: int) -> int:
+    """The places for clients in a node of this level; a leaf's is 0."""
+    size: int = LEAF ** (level + 1)
+    return size
 
 
 @dataclass
@@ -90,6 +97,22 @@ class Sums:
 
     def mean_loss(self) -> float:
         return self.loss / self.samples
+
+    def vectors(self) -> Tensors:
+        """What of it is vectors, by names; `scalars` is the rest. `of` makes it again of both."""
+        found = {f"tensors.{name}": tensor for name, tensor in self.tensors.items()}
+        named = {"floats": self.floats, "counters": self.counters, "units": self.updates.total}
+        return found | {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def scalars(self) -> Scalars:
+        return self.totals, self.samples, self.loss, self.updates.norms, self.updates.directions
+
+    @classmethod
+    def of(cls, vectors: Tensors, scalars: Scalars) -> Sums:
+        totals, samples, loss, norms, directions = scalars
+        tensors = {name: vectors[f"tensors.{name}"] for name in totals}
+        updates = Updates(norms, directions, vectors.get("units"))
+        return cls(tensors, totals, vectors.get("floats"), vectors.get("counters"), samples, loss, updates)
 
 
 class SumTree:

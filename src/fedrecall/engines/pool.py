@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fedrecall.client.work import Result, Task
 from fedrecall.device import CPU, Device
+from fedrecall.engines.answering import Message
 from fedrecall.engines.engine import Engine
 from fedrecall.engines.parcels import InOrder, Parcel
 from fedrecall.errors import ClientError, InputError, WriteError
@@ -25,8 +26,6 @@ MOST_DEATHS = 3  # of workers on one task, before the run is stopped
 START = 300.0  # seconds for a worker to begin: it imports torch and the user's code, perhaps on a busy machine
 PARCELS = 4  # for each worker in a round at least, so that none idles at its end
 PARCEL_BYTES = 8 * 2**20
-
-Message = tuple[str, Any, Any]  # what it is, of which task, and the rest
 
 
 class GoneError(Exception):
@@ -167,6 +166,8 @@ class WorkerPool(Engine, Generic[M]):
                 self._note_death(member, parcel, str(gone))
                 work.lost(parcel)
             self._fill()
+            return
+        if kind == "again":  # it was told something else instead, and will answer that
             return
         if kind == "ready":
             member.ready = True

@@ -38,6 +38,11 @@ class Watcher:
     ...         print(round.number, round.line["train_loss"])
     """
 
+    @property
+    def wants_each(self) -> bool:
+        """Does it look at each client's result? Else an engine may add some up where they were made."""
+        return type(self).result is not Watcher.result
+
     def before(self, round: Round) -> None:
         """The model is published, and nobody has trained yet."""
 

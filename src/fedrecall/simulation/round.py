@@ -13,11 +13,11 @@ import torch
 from fedrecall.algorithms.base import Population
 from fedrecall.client.batches import steps_per_epoch
 from fedrecall.client.sums import Sums, SumTree
-from fedrecall.client.work import EvaluateResult, Job, TrainTask
+from fedrecall.client.work import EvaluateResult, Job, Trained, TrainTask
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.device import Device
 from fedrecall.engines import accelerators
-from fedrecall.engines.auto import choose
+from fedrecall.engines.auto import choose, devices_for
 from fedrecall.errors import DivergedError, InputError
 from fedrecall.measure.evaluator import Evaluator
 from fedrecall.measure.probe import Probes
@@ -84,7 +84,7 @@ class Experiment:
         cost = TrainingCost(recipe.local, self.flat, federation)
         samples = max(1, self.population.samples // self.population.clients)
         step = cost.flops_per_sample * min(recipe.local.batch_size, samples)
-        devices = accelerators.choose(recipe.execution.device, step, self.flat.w.dtype)
+        devices = devices_for(recipe.execution, step, self.flat.w.dtype)
         work = cost.of_client(samples)
         self.engine = choose(recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices)
         accelerators.refuse_precision(self.device, recipe.local.precision)
@@ -160,19 +160,19 @@ class Experiment:
         clock, watchers = [time.perf_counter()], [*self.measures, *callbacks]
         round = self.publish(state, states, watchers)
         tree, accepted, bytes_up = SumTree(self._compared_with(round)), dict[int, int](), 0
-        for result in self.engine.run(round.tasks):  # client updates
-            assert not isinstance(result, EvaluateResult)
+        for result in self._results(round, callbacks, looked_at=tree.sent is not None):  # client updates
             journal.warn(round.number, result.note)
             good, dropped = result.finite_part(self.algorithm)
             journal.drop(round.number, dropped, stop=self.recipe.bad_updates == "stop")
             round.dropped += dropped
+            versions = result.states()
+            for client in dropped:
+                states.discard(client, versions.pop(client, 0))
             if good is None:
-                for client, version in result.states().items():
-                    states.discard(client, version)
                 continue
             good.add_to(tree, self.algorithm)
-            bytes_up += self.payload.bytes(good.sent, good.buffers)
-            accepted |= good.states()
+            bytes_up += good.bytes(self.payload)
+            accepted |= versions
             for watcher in watchers:
                 watcher.result(round, good)
         sums = tree.total()
@@ -192,9 +192,20 @@ class Experiment:
         for watcher in self.measures:
             watcher.after(round)
         clock.append(time.perf_counter())
+        for note in self.engine.notes:
+            journal.warn(round.number, note)
         journal.record(round, self.probes.arrays, clock)
         states.settle()
         return RoundState(round.number, round.server, round.buffers), round
+
+    def _results(self, round: Round, callbacks: Sequence[Watcher], *, looked_at: bool) -> Iterator[Trained]:
+        """What the clients give back: one by one, where somebody wants to see each."""
+        if any(callback.wants_each for callback in callbacks):
+            for result in self.engine.run(round.tasks):
+                assert not isinstance(result, EvaluateResult)
+                yield result
+        else:
+            yield from self.engine.train(round.tasks, looked_at=looked_at)
 
     def _compared_with(self, round: Round) -> Tensors | None:
         """What updates are compared with, in rounds in which they are looked at."""

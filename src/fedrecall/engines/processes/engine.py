@@ -23,8 +23,9 @@ import torch
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
+from fedrecall.engines.answering import Message
 from fedrecall.engines.parcels import BOXES, Answer, Parcel, unstacked
-from fedrecall.engines.pool import MOST_DEATHS, START, GoneError, Member, Message, WorkerPool
+from fedrecall.engines.pool import MOST_DEATHS, START, GoneError, Member, WorkerPool
 from fedrecall.engines.processes import connection as link
 from fedrecall.engines.processes import serving, worker_main
 from fedrecall.engines.processes.search_path import libraries_first
