@@ -39,6 +39,10 @@ class Engine(ABC):
         """An engine of so many workers on these devices; nothing is started yet."""
 
     @classmethod
+    def check(cls, execution: Execution) -> None:  # noqa: B027
+        """An `InputError` if what the settings ask for is not there, as far as that is seen before a run."""
+
+    @classmethod
     def why_not(cls, job: Job) -> str | None:
         """The reason why this engine cannot run a job; None if it can."""
         return None
