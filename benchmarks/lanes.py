@@ -1,31 +1,41 @@
 """GFLOP/s of every kernel of `step: lanes` beside what the processor can do, one thread.
 
-python benchmarks/lanes.py                 LeNet, batches of 64, a sample in each lane
-python benchmarks/lanes.py --batch 10 --clients
-python benchmarks/lanes.py --avx2          the code for processors without AVX-512, which has the same bits
+    python benchmarks/lanes.py                 LeNet, batches of 64, a sample in each lane
+    python benchmarks/lanes.py --batch 10 --clients
+    python benchmarks/lanes.py --avx2          the code for processors without AVX-512, which has the same bits
+    python benchmarks/lanes.py --pays          steps of several networks and batches beside those of `exact`
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import ctypes
 import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
+from fedrecall import CrossEntropy, FedAvg, Local
+from fedrecall.client import step as steps
 from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.ir import LANES, Function, Module
 from fedrecall.client.lanes.jit import HASWELL, Code, Cpu, host
 from fedrecall.client.lanes.kit import WIDE
 from fedrecall.client.lanes.layers import Convolution, Grid
 from fedrecall.client.lanes.program import Program, Update
+from fedrecall.client.step import Step
 from fedrecall.models.lenet import lenet
 from fedrecall.vector import FlatModel
 
+steps.TRACE_AFTER = 20
+BATCHES = (10, 16, 64, 256)
 ROOM = 2**24  # bytes that every argument of a kernel may read and write
 
 
@@ -34,8 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--clients", action="store_true", help="a client in each lane, not a sample")
     parser.add_argument("--avx2", action="store_true")
+    parser.add_argument("--pays", action="store_true", help="where steps in lanes are faster, and where not")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    if chosen.pays:
+        return compare()
     cpu = HASWELL if chosen.avx2 else host()
     most = peak(cpu)
     samples = chosen.batch if chosen.clients else -(-chosen.batch // LANES)
@@ -54,6 +67,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     share = works / total / 1e7 / most
     print(f"  {'all':26}{'':17}{total * 1e3:9.3f} ms{works / total / 1e9:8.1f} GFLOP/s{share:6.0f} %")
     return 0
+
+
+def compare() -> int:
+    """CPU time of a step in lanes beside a recorded one of `exact`, forward, loss and backward."""
+    networks: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
+        "linear 512-10": ((512,), lambda: nn.Linear(512, 10)),
+        **{f"MLP 784-{h}-10": ((784,), partial(mlp, h)) for h in (64, 256, 1024)},
+        "LeNet 3x32x32": ((3, 32, 32), lambda: lenet((3, 32, 32), 10)),
+        **{f"2 convolutions of {c}": ((3, 32, 32), partial(convolutions, c)) for c in (8, 16, 32, 64, 128)},
+    }
+    print(f"{'of `exact`':24}" + "".join(f"{f'batch {batch}':>12}" for batch in BATCHES))
+    for name, (shape, make) in networks.items():
+        ratios = [ratio(make(), shape, batch) for batch in BATCHES]
+        print(f"{name:24}" + "".join(f"{found:12.2f}" for found in ratios), flush=True)
+    return 0
+
+
+def mlp(hidden: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+
+def convolutions(channels: int) -> nn.Module:
+    first, second = nn.Conv2d(3, channels, 3, padding=1), nn.Conv2d(channels, channels, 3, padding=1)
+    layers = [first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * 64, 10))
+
+
+def ratio(module: nn.Module, shape: tuple[int, ...], batch: int) -> float:
+    """The median over turns, each of steps in lanes and of `exact` ones."""
+    x, target = torch.randn(batch, *shape), torch.arange(batch) % 10
+    if x.ndim == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+    ways = []
+    for way in ("exact", "lanes"):
+        local = Local(batch_size=batch, step=way)
+        step = Step(FlatModel(copy.deepcopy(module)), CrossEntropy(), FedAvg(), local)
+        for _ in range(40):  # until all is recorded
+            step(x, target, {})
+        assert step._graphs
+        ways.append(step)
+    found = []
+    for _ in range(9):
+        times = []
+        for step in ways:
+            began = time.process_time()
+            for _ in range(max(1, 640 // batch)):
+                step(x, target, {})
+            times.append(time.process_time() - began)
+        found.append(times[1] / times[0])
+    return statistics.median(found)
 
 
 def kernels(program: Program) -> list[tuple[Function, int, int]]:
