@@ -1,9 +1,9 @@
 """GFLOP/s of every kernel of `step: lanes` beside what the processor can do, one thread.
 
-    python benchmarks/lanes.py                 LeNet, batches of 64, a sample in each lane
-    python benchmarks/lanes.py --batch 10 --clients
-    python benchmarks/lanes.py --avx2          the code for processors without AVX-512, which has the same bits
-    python benchmarks/lanes.py --pays          steps of several networks and batches beside those of `exact`
+python benchmarks/lanes.py                 LeNet, batches of 64, a sample in each lane
+python benchmarks/lanes.py --batch 10 --clients
+python benchmarks/lanes.py --avx2          the code for processors without AVX-512, which has the same bits
+python benchmarks/lanes.py --pays          steps of several networks and batches beside those of `exact`
 """
 
 from __future__ import annotations

@@ -77,6 +77,7 @@ def test_clients_in_lanes_come_to_what_they_come_to_one_by_one(tmp_path, images)
     assert torch.equal(clients, threads)
 
 
+@pytest.mark.slow
 def test_partial_batches_train_in_lanes(tmp_path) -> None:
     exact, _ = run(tmp_path, "serial", "exact", local={"partial_batch": "keep"})
     clients, notes = run(tmp_path, "vectorised", local={"partial_batch": "keep"})
@@ -84,6 +85,7 @@ def test_partial_batches_train_in_lanes(tmp_path) -> None:
     assert distance(exact, clients) < 1e-5
 
 
+@pytest.mark.slow
 def test_models_of_clients_own_train_in_lanes(tmp_path) -> None:
     losses = [
         federate(
@@ -113,6 +115,7 @@ def test_other_losses_than_those_of_the_kernels_are_not_taken_for_them(objective
     assert reason == "the objective is neither cross-entropy nor WSM without distillation"
 
 
+@pytest.mark.slow
 def test_every_algorithm_steps_in_lanes_on_serial(tmp_path) -> None:
     settings = {"algorithm": Scaffold(), "objective": CrossEntropy()}
     lanes, notes = run(tmp_path, "serial", **settings)

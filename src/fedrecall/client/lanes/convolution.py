@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fedrecall.client.lanes.ir import FLOAT, UNIT, VECTOR, ZERO, Function, Number, evenly
 from fedrecall.client.lanes.kit import Kit, Positions, row_of
 from fedrecall.client.lanes.layers import Convolution, Grid
@@ -246,10 +248,9 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
     return f.done()
 
 
-def alike(length: int, most: int, useful: object) -> list[tuple[int, int, int]]:
+def alike(length: int, most: int, useful: Callable[[int, int], range]) -> list[tuple[int, int, int]]:
     """Blocks of positions, those next to each other of one size and with the same taps as one entry: where they
     begin, how many, and their size."""
-    assert callable(useful)
     found: list[tuple[int, int, int]] = []
     for start, count, size in evenly(length, most):
         for i in range(count):

@@ -117,9 +117,6 @@ class Function:
             return address
         return self.op(f"getelementptr inbounds [{size} x i8], ptr {address}, i64 {index}")
 
-    def address_in(self, place: str) -> str:
-        return self.op(f"load ptr, ptr {place}, align {ADDRESS}")
-
     # Vectors
 
     def constant(self, value: float) -> str:

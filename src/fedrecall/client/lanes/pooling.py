@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fedrecall.client.lanes.ir import LANES, ZERO, Function, Number, Term
 from fedrecall.client.lanes.kit import Kit, row_of
 from fedrecall.client.lanes.layers import Grid, Pooling
@@ -73,9 +75,8 @@ def backward(kit: Kit, name: str, p: Pooling, g: Grid, dx: Grid, x: Grid | None)
     return f.done()
 
 
-def every_pixel(kit: Kit, f: Function, grid: Grid, body: object) -> None:
+def every_pixel(kit: Kit, f: Function, grid: Grid, body: Callable[[Number, Number, Number, Number], None]) -> None:
     """body(channel, row, column, sample) for all of a chunk."""
-    assert callable(body)
 
     def row(c: Number, r: Number) -> None:
         f.loop(grid.width, lambda j: f.loop(kit.chunk, lambda n: body(c, r, j, n)))
