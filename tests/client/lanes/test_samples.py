@@ -188,6 +188,13 @@ def test_an_algorithm_that_looks_at_features_takes_exact_steps() -> None:
     assert "features" in (step.note or "")
 
 
+def test_batches_that_take_too_much_memory_take_exact_steps(monkeypatch) -> None:
+    monkeypatch.setattr("fedrecall.client.lanes.memory.MOST_BYTES", 1000)
+    step = step_of(net("lenet"))
+    walk(step, "lenet", 1)
+    assert "0.0 GiB" in (step.note or "")
+
+
 def test_a_wrong_kernel_is_found_at_the_first_step(monkeypatch) -> None:
     right = LanesStep.__call__
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.ir import FLOAT, LANES
 from fedrecall.client.lanes.jit import Code, Cpu, host
-from fedrecall.client.lanes.memory import empty, zeros
+from fedrecall.client.lanes.memory import empty, scratch, zeros
 from fedrecall.client.lanes.program import Program, Update
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel
@@ -35,10 +35,10 @@ class LanesClients:
         self._momentum = local.momentum
         update = Update(local.momentum, local.weight_decay)
         self.program = program = Program(chain_of(flat, x), local.batch_size, cpu.machine, update)
+        self._scratch = scratch(program)
         self._code = Code(program.text, cpu)
         self._run = self._code.function("run", *[ctypes.c_void_p] * 9, *[ctypes.c_int64] * 2)
         self._spread = self._code.function("spread", *[ctypes.c_void_p] * 2, ctypes.c_int64)
-        self._scratch = zeros(program.scratch_bytes // FLOAT)
         width = program.units * LANES
         self._features = self._scratch[program.at_h[0] // FLOAT :][: program.chain.features * width].view(
             -1, width

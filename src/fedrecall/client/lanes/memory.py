@@ -5,7 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedrecall.client.lanes.ir import UNIT
+from fedrecall.client.lanes.chain import UnsupportedError
+from fedrecall.client.lanes.ir import FLOAT, UNIT
+from fedrecall.client.lanes.program import Program
+
+MOST_BYTES = 2**30
+
+
+def scratch(program: Program) -> Tensor:
+    """What a program works in."""
+    if program.scratch_bytes > MOST_BYTES:
+        raise UnsupportedError(f"batches whose activations take {program.scratch_bytes / 2**30:.1f} GiB")
+    return zeros(program.scratch_bytes // FLOAT)
 
 
 def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -15,7 +15,7 @@ from fedrecall.client.graph import UntraceableError, finish, trace, without_view
 from fedrecall.client.lanes.chain import UnsupportedError, chain_of
 from fedrecall.client.lanes.ir import FLOAT, LANES
 from fedrecall.client.lanes.jit import Code, Cpu, host
-from fedrecall.client.lanes.memory import zeros
+from fedrecall.client.lanes.memory import scratch
 from fedrecall.client.lanes.program import Program
 from fedrecall.client.step import Compared, Step
 from fedrecall.vector import Tensors
@@ -35,11 +35,11 @@ class LanesStep:
         cpu = cpu or host()
         self._step, self._flat = step, flat
         self._program = program = Program(chain_of(flat, x), -(-local.batch_size // LANES), cpu.machine)
+        self._scratch = scratch(program)
         code = self._code = Code(program.text, cpu)
         address, number = ctypes.c_void_p, ctypes.c_int64
         self._forward = code.function("forward", *[address] * 4, number)
         self._backward = code.function("backward", *[address] * 3, number)
-        self._scratch = zeros(program.scratch_bytes // FLOAT)
         width = program.units * LANES
         self._features = self._view(program.at_h[0], program.chain.features, width)
         self._logits = self._view(program.at_h[-1], program.chain.outputs, width)
@@ -60,13 +60,12 @@ class LanesStep:
         chunks = -(-samples // chunk)
         if samples != self._samples:
             self._begin_batches_of(samples, chunks * chunk)
-        if x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        w, scratch = self._flat.w.data_ptr(), self._scratch.data_ptr()
-        self._forward(w, x.data_ptr(), self._rows.data_ptr(), scratch, chunks)
+        x = x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)
+        w, room = self._flat.w.data_ptr(), self._scratch.data_ptr()
+        self._forward(w, x.data_ptr(), self._rows.data_ptr(), room, chunks)
         loss, gradient = self._loss(self._logits[:, :samples].t(), target, client, compared)
         self._gradient[:, :samples].copy_(gradient.t())
-        self._backward(w, self._flat.g.data_ptr(), scratch, chunks)
+        self._backward(w, self._flat.g.data_ptr(), room, chunks)
         return loss
 
     def _begin_batches_of(self, samples: int, used: int) -> None:
