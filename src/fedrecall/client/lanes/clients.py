@@ -38,7 +38,6 @@ class LanesClients:
         self._scratch = scratch(program)
         self._code = Code(program.text, cpu)
         self._run = self._code.function("run", *[ctypes.c_void_p] * 9, *[ctypes.c_int64] * 2)
-        self._spread = self._code.function("spread", *[ctypes.c_void_p] * 2, ctypes.c_int64)
         width = program.units * LANES
         self._features = self._scratch[program.at_h[0] // FLOAT :][: program.chain.features * width].view(
             -1, width
@@ -50,12 +49,7 @@ class LanesClients:
         count = self.program.chain.parameters
         found = empty(groups, count * (2 if self._momentum else 1), LANES)
         found[:, count:].zero_()
-        if w.ndim > 1:
-            found[:, :count].copy_(w.transpose(1, 2))
-            return found
-        w = w.contiguous()
-        for group in found:
-            self._spread(w.data_ptr(), group.data_ptr(), count)
+        found[:, :count].copy_(w[:, None] if w.ndim == 1 else w.transpose(1, 2))
         return found
 
     def offsets(self, offset: Tensor | None, groups: int) -> Tensor:

@@ -130,13 +130,6 @@ def clear(kit: Kit, name: str) -> Function:
     return f.done()
 
 
-def spread(kit: Kit, name: str) -> Function:
-    """So many floats, each as a unit."""
-    f = Function(kit.module, name, "pfrom", "pto", "icount")
-    f.loop("%icount", lambda i: f.store(f.spread(f.at("%pfrom", i, size=FLOAT)), f.at("%pto", i)))
-    return f.done()
-
-
 def lane_sums(kit: Kit, name: str) -> Function:
     """Units to floats, each the sum over its lanes, by halves: sixteen at a time.
 

@@ -274,7 +274,6 @@ class Program:
             linear.weight_gradient(kit, f"linear_weights_{i}", c, units, give, "pw", "prate")
             for i, c in enumerate(self.chain.linear)
         ]
-        ends.spread(kit, "spread")  # for the start: it is several times as fast as torch's copy
         loss = ends.loss(kit, "loss", self.chain.outputs, units)
         step = Function(kit.module, "step", "pg", "pw", "prate", "ifirst", "icount")
         step.loop("%icount", lambda i: give(step, step.load(step.at("%pg", i)), step.index("%ifirst", i)))
