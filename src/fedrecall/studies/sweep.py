@@ -25,7 +25,10 @@ from fedrecall.simulation.progress import is_wanted
 from fedrecall.studies.cells import Cell, PlannedRun, Slot, cells_of, plan
 from fedrecall.studies.design import Design, load_design
 from fedrecall.studies.folder import OVER, State, StudyFolder
-from fedrecall.studies.pool import Pool
+from fedrecall.studies.pool import RunPool, Seen
+from fedrecall.studies.process_pool import ProcessPool
+from fedrecall.studies.ray_pool import RayPool
+from fedrecall.studies.spread import Spread, in_one_process, refuse_workers
 from fedrecall.studies.table import StudyTable, study_table
 from fedrecall.studies.table_texts import as_csv, as_latex, as_markdown
 
@@ -153,6 +156,7 @@ class Asked:
     runs: list[PlannedRun]
     path: Path
     jobs: int
+    spread: Spread | None = None  # over a cluster
 
     @classmethod
     def of(
@@ -167,12 +171,23 @@ class Asked:
         if jobs is not None and jobs < 1:
             raise InputError(f"jobs is {jobs}; at least one was expected")
         cells = cells_of(design)
-        jobs = min(jobs or usable_cpus(), len(cells) * len(design.seeds))
+        here = min(jobs or usable_cpus(), len(cells) * len(design.seeds))
         # Runs that go at once share the CPUs: each has one worker. The bits are the same.
-        one = {"workers": 1} if jobs > 1 else {}
+        one = {"workers": 1} if here > 1 else {}
         runs = plan(design, cells, {**one, **(execution or {})})
         path = Path(out) if out is not None else Path("runs") / f"{Path(source).stem}-sweep-{design.digest()[:8]}"
-        return cls(design, runs, path, jobs)
+        spread = Spread.of(runs)
+        if spread is None:
+            return cls(design, runs, path, here)
+        refuse_workers(execution or {})
+        room = spread.room()
+        return cls(design, list(map(in_one_process, runs)), path, min(jobs or room, room, len(runs)), spread)
+
+    def pool(self, folder: StudyFolder, seen: Seen) -> RunPool[Any]:
+        """Who carries out the runs."""
+        if self.spread is None:
+            return ProcessPool(folder, self.jobs, seen)
+        return RayPool(folder, self.jobs, seen, self.spread)
 
     def states(self) -> dict[Slot, State]:
         """How far each run is; a run of another recipe in its place is an `InputError`."""
@@ -196,7 +211,7 @@ def carry_out(asked: Asked, *, quiet: bool, report: bool) -> Study:
         study = Study(asked.path)
         with Progress(asked.runs, states, asked.jobs, quiet=quiet) as progress:
             try:
-                Pool(folder, asked.jobs, progress.seen).carry_out(left, progress.tick)
+                asked.pool(folder, progress.seen).carry_out(left, progress.tick)
             except KeyboardInterrupt:
                 done = sum(state.kind in OVER for state in study.states.values())
                 raise Interrupted(
