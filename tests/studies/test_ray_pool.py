@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedrecall import sweep
 from fedrecall.engines.ray.states import FolderToken
 from fedrecall.studies.cells import Slot
 from fedrecall.studies.progress import Progress
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.heavy
 TINY = ["demo", "model=mlp", "model.hidden=[8]", "local.steps=2", "evaluation.test_last=2", "evaluation.every=2"]
 END = ["--no-report", "--quiet"]
 SHORT = [*TINY, "objective=cross_entropy,wsm", "rounds=2", "--seeds", "2", *END]
-LONG = [*TINY, "objective=cross_entropy,wsm", "algorithm=scaffold", "rounds=300", "checkpoint.every=5", *END]
+LONG = [*TINY, "objective=cross_entropy,wsm", "algorithm=scaffold", "rounds=200", "checkpoint.every=5", *END]
 NODE = {"num_cpus": 1, "object_store_memory": 2 * 10**8}
 SAME = ("metrics.jsonl", "model.safetensors", "partition.npz", "clients.jsonl")
 
@@ -140,13 +143,22 @@ def test_a_study_on_a_cluster_has_the_bits_of_one_without(fedrecall: Any, on_ray
 
 
 def test_nodes_that_do_not_reach_the_folder_send_their_runs_back(
-    fedrecall: Any, on_ray: list[str], without: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, without: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     never_seen(monkeypatch)
-    done = fedrecall("sweep", *SHORT, *on_ray, "--out", "s")
-    assert (done.code, done.err) == (0, "")
+    settings = {"model": {"name": "mlp", "hidden": [8]}, "local.steps": 2, "rounds": 2}
+    study = sweep(
+        "demo",
+        {"objective": ["cross_entropy", "wsm"]},
+        seeds=2,
+        settings={**settings, "evaluation.test_last": 2, "evaluation.every": 2},
+        execution={"engine": "ray", "ray_address": cluster.address},
+        out="s",
+        report=False,
+    )
     assert bits("s") == without["short"]
-    assert not list(Path("s").glob("runs/*/*.part")) + list(Path("s").glob("runs/*/*.before"))
+    assert {state.kind for state in study.states.values()} == {"finished"}
+    assert sorted(path.name for path in Path("s").glob("runs/*/*")) == ["seed-0", "seed-0", "seed-1", "seed-1"]
     assert left_behind() == set()
 
 
@@ -179,6 +191,19 @@ def test_a_study_that_is_stopped_leaves_checkpoints_and_goes_on(
     assert left_behind() == set()
 
 
+def test_a_study_whose_process_is_killed_goes_on(fedrecall: Any, on_ray: list[str], without: Any) -> None:
+    words = ["sweep", *LONG, *on_ray, "--out", "s"]
+    driver = subprocess.Popen([sys.executable, "-P", "-m", "fedrecall.cli.main", *words])
+    done = Path("s/runs").glob
+    wait_until(lambda: sum(path.read_text().count("\n") for path in done("*/*/metrics.jsonl")) > 20)
+    driver.kill()
+    driver.wait()
+    assert not list(done("*/*/summary.json"))
+    assert fedrecall(*words).code == 0
+    assert bits("s") == without["long"]
+    assert list(Path("s").glob(".*")) == []  # nor of the one that was killed
+
+
 def test_a_run_that_ends_every_process_fails_after_three_others(fedrecall: Any, on_ray: list[str]) -> None:
     Path("mine.py").write_text(
         "import os, pathlib\nfrom fedrecall import FedAvg\n\n\nclass Dying(FedAvg):\n"
@@ -207,7 +232,8 @@ def test_data_that_a_node_has_not_fail_its_runs_in_a_sentence(
 
 
 def test_a_cluster_without_room_is_refused_before_anything_is_written(fedrecall: Any, on_ray: list[str]) -> None:
-    done = fedrecall("sweep", *SHORT, "execution.resources={CPU: 5}", *on_ray, "--out", "s")
+    Path("large.yaml").write_text("base: demo\nexecution: {resources: {CPU: 5}}\n")
+    done = fedrecall("sweep", "large.yaml", "rounds=1,2", *on_ray, "--out", "s")
     assert (done.code, done.out) == (2, "")
     assert "5 CPU each were asked for" in done.err
     assert "the cluster has room for 0: 2 nodes (1 CPU; 1 CPU)" in done.err

@@ -124,6 +124,7 @@ def sweep(
     choose: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     same_partition: bool | None = None,
+    execution: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
@@ -133,8 +134,9 @@ def sweep(
 
     `recipe` is a shipped recipe's name or a file, or those of a study, over which the rest goes. The same call
     goes on where it was: runs that are done are kept. `jobs` runs go at once, by default as many as there are
-    CPUs. Runs are made by recipes alone; for a model or data given as Python objects, call `federate` in a loop.
-    (docs/sweeps.md has examples.)
+    CPUs. `execution` is that of every run; with the engine `ray`, runs are spread over a cluster. Runs are made by
+    recipes alone; for a model or data given as Python objects, call `federate` in a loop. (docs/sweeps.md has
+    examples.)
     """
     given = {
         "cases": cases and [dict(case) for case in cases],
@@ -144,7 +146,7 @@ def sweep(
         "settings": settings and dict(settings),
         "same_partition": same_partition,
     }
-    asked = Asked.of(str(recipe), load_design(str(recipe), grid=grid, **given), out, jobs)
+    asked = Asked.of(str(recipe), load_design(str(recipe), grid=grid, **given), out, jobs, dict(execution or {}))
     return carry_out(asked, quiet=not is_wanted(progress), report=report)
 
 
