@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray_cluster import add_node, start
 
 from fedrecall import sweep
 from fedrecall.engines.ray.states import FolderToken
@@ -28,27 +29,16 @@ pytestmark = pytest.mark.heavy
 TINY = ["demo", "model=mlp", "model.hidden=[8]", "local.steps=2", "evaluation.test_last=2", "evaluation.every=2"]
 END = ["--no-report", "--quiet"]
 SHORT = [*TINY, "objective=cross_entropy,wsm", "rounds=2", "--seeds", "2", *END]
-LONG = [*TINY, "objective=cross_entropy,wsm", "algorithm=scaffold", "rounds=200", "checkpoint.every=5", *END]
-NODE = {"num_cpus": 1, "object_store_memory": 2 * 10**8}
+LONG = [*TINY, "objective=cross_entropy,wsm", "algorithm=scaffold", "rounds=150", "checkpoint.every=5", *END]
 SAME = ("metrics.jsonl", "model.safetensors", "partition.npz", "clients.jsonl")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head and a node, with room for one run each."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        pytest.importorskip("ray", reason="ray is not installed")
-        from ray.cluster_utils import Cluster
-
-        made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
-        try:
-            made.add_node(**NODE)
-            made.wait_for_nodes()
-            yield made
-        finally:
-            made.shutdown()
+    started = start(nodes=1)
+    yield started
+    started.shutdown()
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +158,7 @@ def test_a_run_whose_node_dies_goes_on_elsewhere_with_the_same_bits(
     (node,) = cluster.worker_nodes
     with once(lambda: both_are_under_way(rounds), lambda: cluster.remove_node(node, allow_graceful=False)):
         done = fedrecall("sweep", *LONG, *on_ray, "--out", "s")
-    cluster.add_node(**NODE)
+    add_node(cluster)
     assert (done.code, done.err) == (0, "")
     events = [path.read_text() for path in Path("s").glob("runs/*/*/events.jsonl")]
     assert sum("resumed after round" in text for text in events) == 1  # the other was not disturbed

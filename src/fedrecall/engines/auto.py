@@ -40,6 +40,7 @@ def check_execution(execution: Execution) -> None:
         if name not in ENGINES:
             raise InputError(f"execution.engine is {name!r}; {nearest(name, ['auto', *ENGINES])}")
         most = ENGINES[name].most_workers
+        ENGINES[name].check(execution)
         if execution.client_timeout is not None and not ENGINES[name].replaces_workers:
             able = " or ".join(repr(other) for other, kind in ENGINES.items() if kind.replaces_workers)
             raise InputError(

@@ -38,6 +38,10 @@ class Engine(ABC):
     def create(cls, workers: int, execution: Execution, devices: Sequence[Device] = (CPU,)) -> Self:
         """An engine of so many workers on these devices; nothing is started yet."""
 
+    @classmethod  # noqa: B027
+    def check(cls, execution: Execution) -> None:
+        """An `InputError` if what the settings ask for is not there, as far as that is seen before a run."""
+
     @classmethod
     def why_not(cls, job: Job) -> str | None:
         """The reason why this engine cannot run a job; None if it can."""

@@ -65,7 +65,9 @@ class Additions:
         self._results: dict[int, TrainResult] = {}  # without vectors, by place
         self._leaves: dict[int, Added] = {}
         self._given = 0  # nodes of the top level that were given back
-        self._ask_for(0, len(tasks), self._size)
+        last = LEAF * (3 * len(tasks) // (4 * LEAF))  # smaller parcels at the end, so that few workers idle there
+        self._ask_for(0, last, self._size)
+        self._ask_for(last, len(tasks), max(1, self._size // 4))
 
     def _count(self, level: int) -> int:
         """Nodes on a level."""

@@ -24,8 +24,10 @@ OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 Resources = Mapping[str, float]
 
 
-def ray_module() -> Any:
-    """Ray, or a sentence that says how to install it."""
+def ray_module(*, alone: bool) -> Any:
+    """Ray, or a sentence that says how to install it; `alone`: to be started here."""
+    for name, value in OWN.items() if alone else ():  # which Ray reads when it is imported
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError:
@@ -39,10 +41,7 @@ class Cluster:
     """Ray as this process is connected to it. It is left as it was found."""
 
     def __init__(self, address: str | None) -> None:
-        if address is None:
-            for name, value in OWN.items():
-                os.environ.setdefault(name, value)
-        self.ray = ray_module()
+        self.ray = ray_module(alone=address is None)
         self.address = address
         self._ours = not self.ray.is_initialized()
         if self._ours:

@@ -27,7 +27,7 @@ from fedrecall.engines.answering import Message
 from fedrecall.engines.parcels import Parcel, unstacked
 from fedrecall.engines.pool import MOST_DEATHS, START, GoneError, Member, WorkerPool
 from fedrecall.engines.ray.adding import Adding, Additions, LostError
-from fedrecall.engines.ray.cluster import Cluster, resources_of_worker
+from fedrecall.engines.ray.cluster import Cluster, ray_module, refuse_silent, resources_of_worker
 from fedrecall.engines.ray.parcel_post import pack, unpack, unpack_copy
 from fedrecall.engines.ray.samples import SampleSource, Supplies
 from fedrecall.engines.ray.states import FolderToken
@@ -70,6 +70,11 @@ class Ray(WorkerPool[Actor]):
     @classmethod
     def create(cls, workers: int, execution: Execution, devices: Sequence[Device] = (CPU,)) -> Self:
         return cls(execution, devices)
+
+    @classmethod
+    def check(cls, execution: Execution) -> None:
+        ray_module(alone=execution.ray_address is None)
+        refuse_silent(execution.ray_address)
 
     def open(self, job: Job, federation: Federation, states: States) -> None:
         assert isinstance(states, StateFiles)
