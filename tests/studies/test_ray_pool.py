@@ -228,3 +228,10 @@ def test_a_cluster_without_room_is_refused_before_anything_is_written(fedrecall:
     assert "5 CPU each were asked for" in done.err
     assert "the cluster has room for 0: 2 nodes (1 CPU; 1 CPU)" in done.err
     assert not Path("s").exists()
+
+
+def test_as_many_runs_go_at_once_as_there_is_room_for_or_jobs_says(fedrecall: Any, on_ray: list[str]) -> None:
+    plan = ["sweep", *SHORT, *on_ray, "--dry-run"]
+    assert "4 runs, 0 done, 2 at once" in fedrecall(*plan).out
+    assert "4 runs, 0 done, 1 at once" in fedrecall(*plan, "--jobs", "1").out
+    assert "--jobs says how many go at once" in fedrecall(*plan, "--workers", "2").err

@@ -182,8 +182,8 @@ class Asked:
         if spread is None:
             return cls(design, runs, path, here)
         refuse_workers(execution or {})
-        room = spread.room()
-        return cls(design, list(map(in_one_process, runs)), path, min(jobs or room, room, len(runs)), spread)
+        runs, room = [in_one_process(run) for run in runs], spread.room()
+        return cls(design, runs, path, min(jobs or room, room, len(runs)), spread)
 
     def pool(self, folder: StudyFolder, seen: Seen) -> RunPool[Any]:
         """Who carries out the runs."""
