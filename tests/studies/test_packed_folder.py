@@ -35,11 +35,16 @@ def test_nothing_is_unpacked_outside_of_its_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "place").exists()
 
 
+def fill_half(place: Path) -> None:
+    with replaced_folder(place) as beside:
+        (beside / "new").touch()
+        raise KeyError
+
+
 def test_a_folder_that_is_not_whole_does_not_take_the_place(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     (place / "old").touch()
-    with pytest.raises(KeyError), replaced_folder(place) as beside:
-        (beside / "new").touch()
-        raise KeyError
-    assert [path.name for path in place.iterdir()] == ["old"]
+    with pytest.raises(KeyError):
+        fill_half(place)
+    assert [path.name for path in tmp_path.rglob("*")] == ["place", "old"]

@@ -37,12 +37,15 @@ def unpack(packed: np.ndarray, folder: Path) -> None:
 def replaced_folder(place: Path) -> Iterator[Path]:
     """A folder beside, to be filled; at the end it becomes `place`. One that is not whole never has its name."""
     beside, before = (place.with_name(f"{place.name}.{end}") for end in ("part", "before"))
-    with explain_write_errors(place):
+    try:
+        with explain_write_errors(place):
+            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(before, ignore_errors=True)
+            beside.mkdir(parents=True)
+            yield beside
+            if place.exists():
+                place.rename(before)
+            beside.rename(place)
+    finally:
         shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(before, ignore_errors=True)
-        beside.mkdir(parents=True)
-        yield beside
-        if place.exists():
-            place.rename(before)
-        beside.rename(place)
         shutil.rmtree(before, ignore_errors=True)
