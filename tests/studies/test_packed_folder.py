@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedrecall.errors import WriteError
 from fedrecall.studies.packed_folder import pack, replaced_folder, unpack
 
 
@@ -47,4 +48,20 @@ def test_a_folder_that_is_not_whole_does_not_take_the_place(tmp_path: Path) -> N
     (place / "old").touch()
     with pytest.raises(KeyError):
         fill_half(place)
+    assert [path.name for path in tmp_path.rglob("*")] == ["place", "old"]
+
+
+def test_what_was_there_is_put_back_if_the_new_folder_cannot_be(tmp_path: Path, monkeypatch) -> None:
+    place, rename = tmp_path / "place", Path.rename
+    place.mkdir()
+    (place / "old").touch()
+
+    def refused(path: Path, target: Path) -> Path:
+        if path.suffix == ".part":
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(WriteError, match=r"'.*place' cannot be written: No space left on device"):
+        unpack(pack(place), place)
     assert [path.name for path in tmp_path.rglob("*")] == ["place", "old"]

@@ -40,7 +40,7 @@ jobs_option = click.option(
     "--jobs",
     type=int,
     metavar="N",
-    help="Runs at once (default: as many as there are CPUs, or fit on the cluster).",
+    help="Runs at once (default: as many as there are CPUs, or room on the cluster).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 

@@ -40,12 +40,14 @@ def replaced_folder(place: Path) -> Iterator[Path]:
     try:
         with explain_write_errors(place):
             shutil.rmtree(beside, ignore_errors=True)
-            shutil.rmtree(before, ignore_errors=True)
             beside.mkdir(parents=True)
             yield beside
             if place.exists():
+                shutil.rmtree(before, ignore_errors=True)
                 place.rename(before)
             beside.rename(place)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(before, ignore_errors=True)
+        if before.exists() and not place.exists():  # stopped between the two
+            before.rename(place)
+        for rest in (beside, before):
+            shutil.rmtree(rest, ignore_errors=True)
