@@ -17,10 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from ray_cluster import add_node, start
 
 from fedrecall import sweep
 from fedrecall.engines.ray.states import FolderToken
+from fedrecall.recipe.own_code import own_code
+from fedrecall.runs.mark import why_not_own
 from fedrecall.studies.cells import Slot
 from fedrecall.studies.progress import Progress
 
@@ -177,6 +180,8 @@ def test_a_study_that_is_stopped_leaves_checkpoints_and_goes_on(
     statuses = [json.loads(path.read_text())["status"] for path in Path("s").glob("runs/*/*/summary.json")]
     assert statuses == ["interrupted"] * 2
     assert fedrecall("sweep", *LONG, *on_ray, "--out", "s").code == 0
+    events = [path.read_text() for path in Path("s").glob("runs/*/*/events.jsonl")]
+    assert ["resumed after round" in text for text in events] == [True] * 2
     assert bits("s") == without["long"]
     assert left_behind() == set()
 
@@ -205,6 +210,22 @@ def test_a_run_that_ends_every_process_fails_after_three_others(fedrecall: Any, 
     words = Path("s/runs/all/seed-0.failed").read_text()
     assert words == "its worker died, or the node that it was on, 4 times\n"
     assert Path("tries").read_text() == "xxxx"
+
+
+def test_a_run_of_code_of_the_users_that_is_sent_back_is_the_users_and_its_log_names_its_place(
+    fedrecall: Any, on_ray: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_seen(monkeypatch)
+    Path("broken.py").write_text(
+        "from fedrecall import FedAvg\n\n\nclass Broken(FedAvg):\n"
+        "    def aggregate(self, *given):\n        raise KeyError('lost')\n"
+    )
+    done = fedrecall("sweep", *TINY, "algorithm=broken:Broken", "rounds=2", *END, *on_ray, "--out", "s")
+    assert done.code == 1
+    run = Path("s/runs/all/seed-0").resolve()
+    assert Path("s/runs/all/seed-0.failed").read_text() == "KeyError; see seed-0.log\n"
+    assert f"fedrecall resume {run}\n" in Path("s/runs/all/seed-0.log").read_text()
+    assert why_not_own(run, own_code(yaml.safe_load((run / "recipe.yaml").read_text()))) is None
 
 
 def test_data_that_a_node_has_not_fail_its_runs_in_a_sentence(
