@@ -36,6 +36,12 @@ trust_option = click.option(
 report_option = click.option(
     "--report/--no-report", default=True, help="Write report.html at the end (default), or not."
 )
+jobs_option = click.option(
+    "--jobs",
+    type=int,
+    metavar="N",
+    help="Runs at once (default: as many as there are CPUs, or room on the cluster).",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
