@@ -59,7 +59,7 @@ def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = device_option(command)
     command = click.option("--workers", metavar="N", help="Worker processes: a number, or auto.")(command)
     command = click.option(
-        "--ray-address", metavar="HOST:PORT", help="A Ray cluster to train on (--engine ray is then meant)."
+        "--ray-address", metavar="HOST:PORT", help="A Ray cluster to train on, by the engine ray."
     )(command)
     return click.option("--engine", metavar="NAME", help="auto, serial, processes, vectorised or ray.")(command)
 
