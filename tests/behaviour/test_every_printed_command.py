@@ -49,7 +49,6 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     ],
     "cli/diagnose.py": [("fedrecall diagnose", EXAMPLE), ("--weights", EXAMPLE), ("--weights", WEIGHTS)],
     "cli/main.py": [("fedrecall demo", EXAMPLE), ("--help", "test_a_wrong_command_line_leads_to_help")],
-    "cli/options.py": [("--engine", "test_the_command_on_a_cluster_runs")],
     "cli/partition.py": [("fedrecall partition", EXAMPLE), ("--out", EXAMPLE)],
     "cli/replay.py": [("fedrecall replay", EXAMPLE), ("--round", EXAMPLE), ("--client", EXAMPLE)],
     "cli/report.py": [
