@@ -80,9 +80,14 @@ class Cluster:
         """The number of workers: as many as asked for or, without a number, as many as fit."""
         room = self.fits(asked)
         if room < (workers or 1):
+            who = (
+                f"{workers} workers with {in_words(asked)} each were"
+                if workers
+                else f"a worker with {in_words(asked)} was"
+            )
             raise InputError(
-                f"{workers or 1} workers with {in_words(asked)} each were asked for (execution.workers, "
-                f"execution.resources), but the cluster has room for {room}: {self.in_words()}"
+                f"{who} asked for (execution.workers, execution.resources), but the cluster has room for {room}: "
+                f"{self.in_words()}"
             )
         return workers or room
 
