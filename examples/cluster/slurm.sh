@@ -20,6 +20,6 @@ until ray status --address "$address:$port" > /dev/null 2>&1; do sleep 1; done
 for node in "${nodes[@]:1}"; do
   start "$node" --address="$address:$port"
 done
-alive() { python -c 'import ray, sys; ray.init(sys.argv[1], logging_level="ERROR", log_to_driver=False); print(sum(node["Alive"] for node in ray.nodes()))' "$address:$port"; }
+alive() { python -W ignore -c 'import ray, sys; ray.init(sys.argv[1], logging_level="ERROR", log_to_driver=False); print(sum(node["Alive"] for node in ray.nodes()))' "$address:$port"; }
 until [ "$(alive)" -ge "${#nodes[@]}" ]; do sleep 1; done
 srun --nodes=1 --ntasks=1 --overlap -w "$head" fedrecall "$@" --engine ray --ray-address "$address:$port"

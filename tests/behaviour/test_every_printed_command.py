@@ -36,6 +36,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     "studies/design.py": [("--seeds", STUDY)],
     "studies/folder.py": [("--out", STUDY)] * 3,
     "studies/reproduce.py": [("--rounds", STUDY)],
+    "studies/spread.py": [("--jobs", "test_as_many_runs_go_at_once_as_there_is_room_for_or_jobs_says")],
     "cli/data.py": [
         *[("fedrecall data fetch", "test_an_example_of_help_works")] * 2,
         ("fedrecall data list", "test_an_example_of_help_works"),
