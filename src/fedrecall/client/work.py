@@ -259,8 +259,16 @@ class TrainedGroup:
         sums.loss += sum(map(operator.mul, self.rows.samples, self.rows.losses))
 
 
+@dataclass(frozen=True)
+class Missing:
+    """A client that gave nothing back, or nothing that the round could use."""
+
+    task: TrainTask
+    reason: str  # the end of a sentence that begins with the client
+
+
 Trained = TrainResult | TrainedGroup
-Result = Trained | EvaluateResult
+Result = Trained | EvaluateResult | Missing
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import ClassVar, Self
 
 from fedrecall.client.work import Job, Result, Task
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.recipe.settings import Execution
-from fedrecall.runs.client_states import States
+from fedrecall.runs.client_states import StateFiles, States
 from fedrecall.vector import Tensors
 
 
@@ -23,12 +24,14 @@ class Engine(ABC):
     name: ClassVar[str]
     own_rounding: ClassVar[bool] = False  # its bits are not those of `serial`, so it counts in the recipe's hash
     replaces_workers: ClassVar[bool] = False  # a worker that dies or hangs is replaced, and its tasks run again
+    leaves_out_clients: ClassVar[bool] = False  # one that does not answer in time; a round goes on without it
     in_this_process: ClassVar[bool] = True  # user code runs here, where breakpoint() works
     most_workers: ClassVar[int | None] = None
 
     workers: int = 1
     devices: Sequence[Device] = (CPU,)  # where its workers train
     failed: Task | None = None  # whose work raised what `run` raises
+    resume_command: str | None = None  # how its runs are resumed, if not by `fedrecall resume`
 
     @classmethod
     @abstractmethod
@@ -39,6 +42,10 @@ class Engine(ABC):
     def why_not(cls, job: Job) -> str | None:
         """The reason why this engine cannot run a job; None if it can."""
         return None
+
+    def states_below(self, folder: Path) -> StateFiles:
+        """Where its clients' states are, for a run that keeps its own in a folder."""
+        return StateFiles(folder)
 
     @abstractmethod
     def open(self, job: Job, federation: Federation, states: States) -> None: ...

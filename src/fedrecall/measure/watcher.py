@@ -24,6 +24,7 @@ class Round:
     server: Tensors  # the server's state: before the round and, once it is made, after it
     buffers: Tensors  # with it
     dropped: list[int] = field(default_factory=list)  # clients whose update was not finite
+    missing: list[int] = field(default_factory=list)  # clients that gave nothing back
     line: dict[str, Any] = field(default_factory=dict)  # of metrics.jsonl
     by_client: dict[str, Any] = field(default_factory=dict)  # the line of clients.jsonl, if there is one
 

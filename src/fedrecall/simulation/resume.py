@@ -31,7 +31,7 @@ def starting_point(
     path: Path, experiment: Experiment, *, force: bool = False, other_device: bool = False
 ) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint that an experiment goes on from (None: there is none yet), and what the user should know."""
-    point, notes = checkpoint.newest(path / files.CHECKPOINTS, StateFiles(path / files.STATES))
+    point, notes = checkpoint.newest(path / files.CHECKPOINTS, experiment.engine.states_below(path / files.STATES))
     recipe = experiment.recipe
     if point is None and not force:
         refuse_to_start_again(path, recipe, notes)
