@@ -54,6 +54,8 @@ def write_app(folder: Path, recipe: Recipe, nodes: Path | None = None) -> int:
         place = folder / template if template in OF_APP else folder / PACKAGE / template
         place.write_text(rendered(template, values), encoding="utf-8")
     (folder / PACKAGE / "__init__.py").write_text(f'"""{values["description"]}"""\n', encoding="utf-8")
+    # What runs leave here is no part of the app: Flower packs no file that git would not.
+    (folder / ".gitignore").write_text("/run*/\n/state/\n", encoding="utf-8")
     (folder / PACKAGE / RECIPE).write_text(recipe.yaml(), encoding="utf-8")
     SampleKind.of(federation).write(folder / PACKAGE)
     return len(federation)
