@@ -8,26 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_grid import grid_of, lines, made_app, run_app
+from flower_grid import grid_of, lines, made_app, model, run_app, serial
 
 from fedrecall.algorithms import ALGORITHMS
 from fedrecall.errors import InputError
-from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
 from fedrecall.objectives import OBJECTIVES
-from fedrecall.recipe.layers import load
 from fedrecall.runs import files
-from fedrecall.runs.folder import RunFolder
 
 BOUNDS = {name for name, kind in ALGORITHMS.items() if kind.pooled or kind.personal}
 PAIRS = [*itertools.product(sorted(set(ALGORITHMS) - BOUNDS), OBJECTIVES), ("scaffold", "pooled")]
 KEPT = ("round", "clients", "lr", "train_loss", "bytes_up", "bytes_down", "flops", "val_accuracy", "test_nll")
-
-
-def serial(folder: Path, recipe: str, *words: str) -> Path:
-    loaded = load(recipe, [*words, "execution.engine=serial"])
-    plan = Plan(recipe_experiment(loaded, load_federation(loaded)), RunFolder.create(folder), "serial")
-    execute([plan], report=None, quiet=True)
-    return folder
 
 
 def both(folder: Path, recipe: str, *words: str, **own: Any) -> tuple[Path, Path]:
@@ -35,10 +25,6 @@ def both(folder: Path, recipe: str, *words: str, **own: Any) -> tuple[Path, Path
     config = made_app(folder / "app", recipe, *words)
     run_app(folder / "app", config, grid_of(folder / "app", config, state=folder / "state", **own))
     return serial(folder / "serial", recipe, *words), folder / "app" / "run"
-
-
-def model(run: Path) -> bytes:
-    return (run / files.MODEL).read_bytes()
 
 
 @pytest.mark.parametrize(("algorithm", "objective"), PAIRS)

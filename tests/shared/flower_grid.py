@@ -20,7 +20,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedrecall.flower.app import App
 from fedrecall.flower.init import PACKAGE, write_app
 from fedrecall.flower.server import serve
+from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
 from fedrecall.recipe.layers import load
+from fedrecall.runs import files
+from fedrecall.runs.folder import RunFolder
 
 RAISED = 2  # Flower's code for an app that raised an exception
 
@@ -110,3 +113,14 @@ def run_app(folder: Path, config: dict[str, Any], grid: LocalGrid) -> dict[str, 
 
 def lines(run: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / name).read_text().splitlines()]
+
+
+def serial(folder: Path, recipe: str, *words: str) -> Path:
+    loaded = load(recipe, [*words, "execution.engine=serial"])
+    plan = Plan(recipe_experiment(loaded, load_federation(loaded)), RunFolder.create(folder), "serial")
+    execute([plan], report=None, quiet=True)
+    return folder
+
+
+def model(run: Path) -> bytes:
+    return (run / files.MODEL).read_bytes()

@@ -31,12 +31,14 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def pack(tensors: Tensors) -> ArrayRecord:
-    return ArrayRecord({name: Array(tensor.detach().contiguous().numpy()) for name, tensor in tensors.items()})
+    """In the order of their names, which is the same both ways."""
+    named = sorted(tensors.items())
+    return ArrayRecord({name: Array(tensor.detach().contiguous().numpy()) for name, tensor in named})
 
 
 def unpack(record: ArrayRecord, layout: Layout, *, finite: bool = True) -> Tensors:
     """The tensors of a record, if it is what was expected. Nothing is decoded before its size is found right."""
-    if list(record) != list(layout):
+    if set(record) != set(layout):
         raise RefusedError(f"it has the tensors {in_words(record)}; {in_words(layout)} were expected")
     return {name: decoded(name, record[name], *layout[name], finite=finite) for name in layout}
 
@@ -62,5 +64,5 @@ def decoded(name: str, array: Array, dtype: str, shape: tuple[int, ...], *, fini
 
 
 def in_words(names: Iterable[str]) -> str:
-    shown = [repr(name)[:40] for name in names]
+    shown = [repr(name)[:40] for name in sorted(names)]
     return ", ".join(shown[:8] + ["more"] * (len(shown) > 8)) or "none"
