@@ -123,6 +123,7 @@ class Flower(Engine):
     def _train(self, tasks: list[TrainTask]) -> Iterator[TrainResult | Missing]:
         arrays = pack({**self.server, **self.buffers})
         contents = {task.client: RecordDict({ARRAYS: arrays, TASK: self._train_task(task)}) for task in tasks}
+        self.nodes.silent = set()
         answers = self.nodes.ask(MessageType.TRAIN, contents, tasks[0].round)
         results: list[TrainResult | Missing] = []
         models: dict[int, Tensors] = {}

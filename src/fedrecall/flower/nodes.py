@@ -45,12 +45,14 @@ class Nodes:
     facts: dict[int, Facts] = field(default_factory=dict)  # by client, from its node or from before a resume
     places: dict[int, int] = field(default_factory=dict)  # client to node
     refused: set[int] = field(default_factory=set)  # nodes that take no part
+    silent: set[int] = field(default_factory=set)  # nodes that did not say who they are; asked again next round
     notes: list[str] = field(default_factory=list)  # who was refused and why, until somebody writes it down
 
     def wait(self, seconds: float) -> None:
         """Until all clients are there; after so many seconds, those who are not must be known from before."""
         end = time.monotonic() + seconds
         while True:
+            self.silent = set()
             self.look()
             missing = [client for client in range(self.clients) if client not in self.places]
             if not missing:
@@ -72,12 +74,16 @@ class Nodes:
         """Who is connected now: nodes that are new are asked who they are."""
         connected = set(self.grid.get_node_ids())
         self.places = {client: node for client, node in self.places.items() if node in connected}
-        new = sorted(connected - set(self.places.values()) - self.refused)
+        new = sorted(connected - set(self.places.values()) - self.refused - self.silent)
         if not new:
             return
         asked = ConfigRecord({"recipe": self.recipe, "counts": self.classes > 0})
         contents = {node: RecordDict({TASK: asked}) for node in new}
         for node, answer in self._send(MessageType.QUERY, contents, "0").items():
+            if answer == self.late:
+                self.silent.add(node)
+                self.notes.append(f"node {node} has not said who it is: {answer}")
+                continue
             try:
                 if isinstance(answer, str):
                     raise RefusedError(answer)
@@ -118,8 +124,7 @@ class Nodes:
         messages = [
             Message(content, node, kind, ttl=self.timeout, group_id=group) for node, content in contents.items()
         ]
-        late = f"no answer came within {self.timeout:g} seconds" if self.timeout else "no answer came"
-        answers: dict[int, Answer] = dict.fromkeys(contents, late)
+        answers: dict[int, Answer] = dict.fromkeys(contents, self.late)
         if not messages:
             return answers
         for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
@@ -127,6 +132,11 @@ class Nodes:
             if node in answers:
                 answers[node] = content_of(reply)
         return answers
+
+    @property
+    def late(self) -> str:
+        """Why there is no answer, if none came."""
+        return f"no answer came within {self.timeout:g} seconds" if self.timeout else "no answer came"
 
     def told(self) -> dict[str, Any]:
         """What is known of the clients, for a file."""
