@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from fedrecall.device import Device
@@ -32,6 +33,7 @@ KINDS = {
     "W2": ["serial", "processes", "processes fast"],
     "W3": ["serial", "processes", "vectorised"],
 }
+ON_RAY = ("W1", "W2")  # with `pip install -e '.[ray]'`, its engine too
 PEERS = ["flower", "pfl"]  # each with an environment of its own
 
 
@@ -48,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say_where(chosen.device)
     for name in chosen.works:
         kinds = ["processes", *PEERS] if chosen.peers else [kind for kind in KINDS[name] if chosen.only in kind]
+        if name in ON_RAY and chosen.only in "ray" and find_spec("ray") and not chosen.peers:
+            kinds.append("ray")
         compare(name, kinds, chosen.cycles, chosen.seconds, chosen.device)
     return 0
 

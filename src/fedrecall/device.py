@@ -117,6 +117,8 @@ class Device:
         if self.is_cpu:
             return {"device": "cpu"}
         module = torch.get_device_module(self.torch)
+        if not module.is_available():  # it is on another machine, which says what it is
+            return {"device": self.rounding}
         name = module.get_device_name(self.torch) if hasattr(module, "get_device_name") else None
         found = {"device_name": name, "driver": driver(self), "device_libraries": libraries(self.kind)}
         return {"device": self.rounding, **{key: value for key, value in found.items() if value is not None}}

@@ -25,10 +25,11 @@ from fedrecall import (
     Run,
     federate,
 )
+from fedrecall.client.sums import Updates
 from fedrecall.client.work import Predictions
 from fedrecall.measure import evaluator as evaluation
 from fedrecall.measure.metrics import METRICS, calibration_error, client_metrics, pooled_metrics
-from fedrecall.measure.training_cost import Operations, Updates, samples_trained
+from fedrecall.measure.training_cost import Operations, samples_trained
 from fedrecall.simulation.summary import to_target
 
 RANDOM = np.random.default_rng(0)

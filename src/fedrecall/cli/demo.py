@@ -32,6 +32,7 @@ def demo(
     settings: tuple[str, ...],
     out: Path | None,
     engine: str | None,
+    ray_address: str | None,
     workers: str | None,
     device: str | None,
     report: bool,
@@ -49,7 +50,11 @@ def demo(
     from fedrecall.recipe.recipe import Recipe
     from fedrecall.runs.folder import RunFolder
 
-    recipe = load("demo", words_of(settings), execution(engine=engine, workers=workers, device=device))
+    recipe = load(
+        "demo",
+        words_of(settings),
+        execution(engine=engine, ray_address=ray_address, workers=workers, device=device),
+    )
     # Both runs have the same partition, initial weights and sampled clients.
     federation = load_federation(recipe)
     if recipe.objective["name"] != "wsm":

@@ -69,6 +69,7 @@ def diagnose(
     clients: int | None,
     out: Path | None,
     engine: str | None,
+    ray_address: str | None,
     workers: str | None,
     device: str | None,
     data: str | None,
@@ -93,7 +94,7 @@ def diagnose(
     typed = from_words(words)
     refuse_fixed(typed)
     run = run_at(source)
-    here = execution(engine=engine, workers=workers, device=device, data=data)
+    here = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)
     recipe = load_run_recipe(run.path, words, here, trust=trust) if run else load_recipe(source, words, here)
     refuse_python(recipe, source)
     if "objective" in typed and recipe.objective["name"] != "wsm":

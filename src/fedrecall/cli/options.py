@@ -52,7 +52,10 @@ device_option = click.option(
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = device_option(command)
     command = click.option("--workers", metavar="N", help="Worker processes: a number, or auto.")(command)
-    return click.option("--engine", metavar="NAME", help="auto, serial, processes or vectorised.")(command)
+    command = click.option(
+        "--ray-address", metavar="HOST:PORT", help="With --engine ray: the cluster; default: Ray on this machine."
+    )(command)
+    return click.option("--engine", metavar="NAME", help="auto, serial, processes, vectorised or ray.")(command)
 
 
 def words_of(settings: tuple[str, ...]) -> list[str]:

@@ -47,6 +47,7 @@ def reproduce(
     dry_run: bool,
     out: Path | None,
     engine: str | None,
+    ray_address: str | None,
     workers: str | None,
     device: str | None,
     data: str | None,
@@ -65,7 +66,9 @@ def reproduce(
     from fedrecall.studies.design import shipped
     from fedrecall.studies.reproduce import Reproduction
 
-    where = execution(engine=engine, workers=workers, device=device, data=data)["execution"]
+    where = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)[
+        "execution"
+    ]
     results = []
     for name in shipped() if what == "all" else [what]:
         inside = out / name if out is not None and what == "all" else out

@@ -39,6 +39,7 @@ def resume(
     run: Path,
     settings: tuple[str, ...],
     engine: str | None,
+    ray_address: str | None,
     workers: str | None,
     device: str | None,
     data: str | None,
@@ -63,7 +64,7 @@ def resume(
             raise InputError(f"{word!r} is given, but a resumed run may change {', '.join(MAY_CHANGE)} only")
     # Another engine need not have as many workers as the one before.
     workers = workers or ("auto" if engine else None)
-    given = execution(engine=engine, workers=workers, device=device, data=data)
+    given = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)
     loaded = load_run_recipe(run, words, given, trust=trust)
     experiment = recipe_experiment(loaded, load_federation(loaded), resumed=has_checkpoint(run))
     plan = Plan(experiment, folder, run.name, resume=True, force=force, other_device=other_device)

@@ -39,6 +39,7 @@ def run(
     settings: tuple[str, ...],
     out: Path | None,
     engine: str | None,
+    ray_address: str | None,
     workers: str | None,
     device: str | None,
     data: str | None,
@@ -56,7 +57,11 @@ def run(
     from fedrecall.recipe.names import titles
     from fedrecall.runs.folder import RunFolder
 
-    loaded = load(recipe, words_of(settings), execution(engine=engine, workers=workers, device=device, data=data))
+    loaded = load(
+        recipe,
+        words_of(settings),
+        execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data),
+    )
     experiment = recipe_experiment(loaded, load_federation(loaded))
     name = Path(recipe).stem
     folder = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), name)

@@ -71,6 +71,7 @@ def sweep(
     timed: bool,
     out: Path | None,
     engine: str | None,
+    ray_address: str | None,
     workers: str | None,
     device: str | None,
     data: str | None,
@@ -93,7 +94,9 @@ def sweep(
         "choose": [key for word in choose for key in word.split(",")] or None,
     }
     design = load_design(recipe, grid_of(words_of(settings)), **given)
-    place = execution(engine=engine, workers=workers, device=device, data=data)["execution"]
+    place = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)[
+        "execution"
+    ]
     asked = Asked.of(recipe, design, out, jobs, place)
     if timed and not dry_run:
         raise InputError("--time is given, but it is for --dry-run: say that too")

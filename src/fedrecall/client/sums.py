@@ -1,4 +1,9 @@
-"""The sums over a round's clients that the server update is made of."""
+"""The sums over a round's clients that the server update is made of, as a tree of a fixed shape.
+
+Sixteen clients in task order are a leaf, sixteen leaves a node, and so on. Each is added up in order, by whoever
+has its parts, so that all engines come to the same bits, and a cluster need not bring every model to one place. A
+round of at most sixteen clients is one plain sum.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,54 @@ from torch import Tensor
 
 from fedrecall.vector import Tensors
 
+LEAF = 16  # clients of a leaf, and parts of any other node
+Scalars = tuple[dict[str, float], int, float, list[float], int]
+
+
+def node_size(level: int) -> int:
+    """The places for clients in a node of this level; a leaf's is 0."""
+    size: int = LEAF ** (level + 1)
+    return size
+
+
+@dataclass
+class Updates:
+    """Norms and cosines of the clients' updates, from sums: no update is kept.
+
+    With unit vectors u_i = D_i / |D_i|, |sum_i u_i|^2 = m + 2 sum_{i<j} cos(D_i, D_j).
+    """
+
+    norms: list[float] = field(default_factory=list)
+    directions: int = 0
+    total: Tensor | None = None  # of the unit vectors
+
+    def add(self, update: Tensor) -> None:
+        norm = float(update.norm())
+        self.norms.append(norm)
+        if norm > 0:  # an update of zero has no direction
+            self.directions += 1
+            unit = update / norm
+            self.total = unit if self.total is None else self.total.add_(unit)
+
+    def add_all(self, later: Updates) -> None:
+        self.norms += later.norms
+        self.directions += later.directions
+        if later.total is not None:
+            self.total = added(self.total, later.total)
+
+    def metrics(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        if self.norms:
+            found["update_norm"] = sum(self.norms) / len(self.norms)
+        m = self.directions
+        if m > 1 and self.total is not None:
+            found["update_cosine"] = (float(self.total.square().sum()) - m) / (m * (m - 1))
+        return found
+
 
 @dataclass
 class Sums:
-    """Weighted float64 sums over the clients of a round, in task order.
+    """Weighted float64 sums over clients, in task order.
 
     Float32 sums depend on their order in the last bits, and one client's would not be its model to the bit.
     """
@@ -23,6 +72,7 @@ class Sums:
     counters: Tensor | None = None
     samples: int = 0
     loss: float = 0.0
+    updates: Updates = field(default_factory=Updates)  # none, where they are not looked at
 
     def add_tensor(self, name: str, tensor: Tensor, weight: float, total: float) -> None:
         """Add `weight` times a tensor, which stands for clients whose weights add up to `total`."""
@@ -34,8 +84,92 @@ class Sums:
         self.counters = counters.clone() if self.counters is None else torch.maximum(self.counters, counters)
         self.floats = add_scaled(self.floats, floats, weight)
 
+    def add_all(self, later: Sums) -> None:
+        """The sums over clients that come after these."""
+        for name, tensor in later.tensors.items():
+            self.tensors[name] = added(self.tensors.get(name), tensor)
+            self.totals[name] = self.totals.get(name, 0.0) + later.totals[name]
+        if later.floats is not None and later.counters is not None:
+            self.add_buffers(later.floats, 1.0, later.counters)
+        self.samples += later.samples
+        self.loss += later.loss
+        self.updates.add_all(later.updates)
+
     def mean_loss(self) -> float:
         return self.loss / self.samples
+
+    def vectors(self) -> Tensors:
+        """What of it is vectors, by names; `scalars` is the rest. `of` makes it again of both."""
+        found = {f"tensors.{name}": tensor for name, tensor in self.tensors.items()}
+        named = {"floats": self.floats, "counters": self.counters, "units": self.updates.total}
+        return found | {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def scalars(self) -> Scalars:
+        return self.totals, self.samples, self.loss, self.updates.norms, self.updates.directions
+
+    @classmethod
+    def of(cls, vectors: Tensors, scalars: Scalars) -> Sums:
+        totals, samples, loss, norms, directions = scalars
+        tensors = {name: vectors[f"tensors.{name}"] for name in totals}
+        updates = Updates(norms, directions, vectors.get("units"))
+        return cls(tensors, totals, vectors.get("floats"), vectors.get("counters"), samples, loss, updates)
+
+
+class SumTree:
+    """The sums of a round, of which only those that are not complete are kept apart: one on each level."""
+
+    def __init__(self, sent: Tensors | None = None) -> None:
+        self.sent = sent  # what the clients were sent, where their updates are looked at
+        self._open: list[tuple[int, Sums] | None] = []  # by level: the number of a node on it, and its sums so far
+
+    def leaf(self, order: int) -> Sums:
+        """The sums to which the client at this place among the tasks is added. Places come in ascending order."""
+        return self._node(0, order // LEAF)
+
+    def graft(self, level: int, number: int, sums: Sums) -> None:
+        """Take a whole node that was added up elsewhere."""
+        self._close(level, number)
+        self._open[level] = number, sums
+
+    def total(self) -> Sums:
+        """The sums over all clients."""
+        for level in range(len(self._open) - 1):
+            self._complete(level)
+        return self._open[-1][1] if self._open and self._open[-1] else Sums()
+
+    def _node(self, level: int, number: int) -> Sums:
+        self._close(level, number)
+        found = self._open[level]
+        if found is None:
+            found = self._open[level] = number, Sums()
+        return found[1]
+
+    def _close(self, level: int, number: int) -> None:
+        """Complete all nodes but those that this one is, or lies in."""
+        self._open += [None] * (level + 1 - len(self._open))
+        for lower in range(level):
+            self._complete(lower)
+        while level < len(self._open):
+            there = self._open[level]
+            if there is not None and there[0] != number:
+                self._complete(level)
+            level, number = level + 1, number // LEAF
+
+    def _complete(self, level: int) -> None:
+        """Add a node to the one that it is a part of."""
+        found = self._open[level]
+        if found is None:
+            return
+        self._open[level] = None
+        self._open += [None] * (level + 2 - len(self._open))
+        number, sums = found
+        above = self._open[level + 1]
+        if (
+            above is None
+        ):  # its first part: no sum has a negative zero, so that adding it to zeros would change nothing
+            self._open[level + 1] = number // LEAF, sums
+        else:
+            above[1].add_all(sums)
 
 
 def add_scaled(total: Tensor | None, tensor: Tensor, weight: float) -> Tensor:
@@ -43,3 +177,8 @@ def add_scaled(total: Tensor | None, tensor: Tensor, weight: float) -> Tensor:
     if total is None:
         total = torch.zeros_like(tensor, dtype=torch.float64)
     return total.add_(tensor, alpha=weight)
+
+
+def added(total: Tensor | None, later: Tensor) -> Tensor:
+    """Both, in place where there is a total."""
+    return later if total is None else total.add_(later)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall.algorithms.base import Algorithm
-from fedrecall.client.sums import Sums
+from fedrecall.client.sums import LEAF, Sums, SumTree
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.device import CPU, Device
 from fedrecall.models.build import build_model
@@ -22,7 +22,7 @@ from fedrecall.objectives.base import Objective
 from fedrecall.options import Shares
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.recipe.settings import BatchNorm, Local
-from fedrecall.vector import FlatModel, Tensors
+from fedrecall.vector import FlatModel, Payload, Tensors
 
 
 @dataclass(frozen=True)
@@ -166,8 +166,16 @@ class TrainResult:
         """Samples and steps of each client."""
         return [(self.samples, self.steps)]
 
-    def sent_by_each(self) -> Iterator[Tensors]:
-        yield self.sent
+    def probed(self) -> list[tuple[TrainTask, ProbeAnswers]]:
+        """The tasks whose clients' models were probed, and what was found."""
+        return [(self.task, self.probe)] if self.probe else []
+
+    def bytes(self, payload: Payload) -> int:
+        """Of what was sent."""
+        return payload.bytes(self.sent, self.buffers)
+
+    def without_vectors(self) -> TrainResult:
+        return TrainResult(self.task, {}, {}, *self.scalars())
 
     def finite_part(self, algorithm: Algorithm) -> tuple[TrainResult | None, list[int]]:
         """The result without clients that sent numbers which are not finite, and who these are."""
@@ -175,7 +183,8 @@ class TrainResult:
         good = all(is_finite(tensor) for tensor in tensors if tensor.is_floating_point())
         return (self, []) if good else (None, [self.task.client])
 
-    def add_to(self, sums: Sums, algorithm: Algorithm) -> None:
+    def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
+        sums = tree.leaf(self.task.order)
         for name, tensor in self.sent.items():
             weight = algorithm.weight(name, self.samples, self.steps)
             sums.add_tensor(name, tensor, weight, weight)
@@ -183,6 +192,7 @@ class TrainResult:
             sums.add_buffers(self.buffers["b"], self.samples, self.buffers["i"])
         sums.samples += self.samples
         sums.loss += self.samples * self.loss
+        look_at_update(sums, tree, self.sent, algorithm)
 
 
 @dataclass(frozen=True)
@@ -213,7 +223,6 @@ class TrainedGroup:
     weights: dict[str, list[float]]  # of each row of what is sent, by its name
     summed: Tensors  # the rows of what is sent and of the buffers "b", so weighted
     note: str | None = None
-    probe: ProbeAnswers | None = None
 
     @classmethod
     def of(cls, rows: Rows, sent: Tensors, buffers: Tensors, algorithm: Algorithm) -> TrainedGroup:
@@ -233,9 +242,11 @@ class TrainedGroup:
     def trained(self) -> list[tuple[int, int]]:
         return self.rows.pairs()
 
-    def sent_by_each(self) -> Iterator[Tensors]:
-        for i in range(len(self.rows.tasks)):
-            yield {name: stacked[i] for name, stacked in self.sent.items()}
+    def probed(self) -> list[tuple[TrainTask, ProbeAnswers]]:
+        return []  # who is probed is not in a group
+
+    def bytes(self, payload: Payload) -> int:
+        return payload.bytes(self.sent, self.buffers)
 
     def finite_part(self, algorithm: Algorithm) -> tuple[TrainedGroup | None, list[int]]:
         if all(is_finite(tensor) for tensor in self.summed.values()):
@@ -249,14 +260,65 @@ class TrainedGroup:
         buffers = {name: stacked[good] for name, stacked in self.buffers.items()}
         return TrainedGroup.of(self.rows.only(good.tolist()), sent, buffers, algorithm), dropped
 
-    def add_to(self, sums: Sums, algorithm: Algorithm) -> None:
+    def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
         """All rows at once, each with its weight."""
+        sums = tree.leaf(self.rows.tasks[0].order)
         for name in self.sent:
             sums.add_tensor(name, self.summed[name], 1.0, sum(self.weights[name]))
         if self.buffers:
             sums.add_buffers(self.summed["b"], 1.0, self.buffers["i"].amax(0))
         sums.samples += sum(self.rows.samples)
         sums.loss += sum(map(operator.mul, self.rows.samples, self.rows.losses))
+        for i in range(len(self.rows.tasks) if tree.sent else 0):
+            look_at_update(sums, tree, {name: stacked[i] for name, stacked in self.sent.items()}, algorithm)
+
+
+@dataclass
+class Summed:
+    """What clients that are one node of the sum gave back together, added up where they trained."""
+
+    level: int  # of the node in the tree of sums
+    number: int
+    sums: Sums
+    accepted: list[TrainResult]  # without their vectors
+    dropped: list[TrainResult]  # whose numbers are not finite
+    sent_bytes: int
+
+    @classmethod
+    def leaf(cls, results: Sequence[TrainResult], algorithm: Algorithm, payload: Payload, tree: SumTree) -> Summed:
+        """The clients of one leaf, added up in an empty tree."""
+        accepted, dropped, sent_bytes = [], [], 0
+        for result in results:
+            good, _ = result.finite_part(algorithm)
+            if good is None:
+                dropped.append(result.without_vectors())
+                continue
+            good.add_to(tree, algorithm)
+            sent_bytes += good.bytes(payload)
+            accepted.append(good.without_vectors())
+        return cls(0, results[0].task.order // LEAF, tree.total(), accepted, dropped, sent_bytes)
+
+    @property
+    def note(self) -> str | None:
+        return next((result.note for result in self.accepted if result.note), None)
+
+    def states(self) -> dict[int, int]:
+        return {result.task.client: result.state for result in (*self.accepted, *self.dropped)}
+
+    def trained(self) -> list[tuple[int, int]]:
+        return [(result.samples, result.steps) for result in self.accepted]
+
+    def probed(self) -> list[tuple[TrainTask, ProbeAnswers]]:
+        return [found for result in self.accepted for found in result.probed()]
+
+    def bytes(self, payload: Payload) -> int:
+        return self.sent_bytes
+
+    def finite_part(self, algorithm: Algorithm) -> tuple[Summed | None, list[int]]:
+        return self if self.accepted else None, [result.task.client for result in self.dropped]
+
+    def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
+        tree.graft(self.level, self.number, self.sums)
 
 
 @dataclass(frozen=True)
@@ -267,8 +329,15 @@ class Missing:
     reason: str  # the end of a sentence that begins with the client
 
 
-Trained = TrainResult | TrainedGroup
+Trained = TrainResult | TrainedGroup | Summed
 Result = Trained | EvaluateResult | Missing
+
+
+def look_at_update(sums: Sums, tree: SumTree, sent: Tensors, algorithm: Algorithm) -> None:
+    """Note how a client's update lies, where that is asked for."""
+    update = algorithm.update(sent, tree.sent) if tree.sent else None
+    if update is not None:
+        sums.updates.add(update)
 
 
 def is_finite(tensor: Tensor) -> bool:

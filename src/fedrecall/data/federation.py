@@ -83,6 +83,7 @@ class Federation:
         self.class_names = tuple(class_names) or tuple(str(c) for c in range(num_classes))
         self._pools: dict[str, tuple[Samples, np.ndarray]] = {}
         self._folder = folder  # removed with the federation
+        self.data: Callable[[], DataSet] | None = None  # reads the samples again, on whatever machine it is called
         self.partition = dict(partition or {})  # its name and settings, where they are known
         # Sorted by (client, validation): client k's training samples, then its validation samples.
         key = assignment.client.astype(np.int64) * 2 + assignment.validation
@@ -221,6 +222,11 @@ class Federation:
         train, test = self.train.files, None if self.test is None else self.test.files
         return Handle(train, test, self.assignment, self.num_classes, self.transform, self.class_names)
 
+    def split_as(self, assignment: Assignment) -> Federation:
+        """The same samples, held by other clients."""
+        rest = assignment, self.num_classes, self.transform, self.class_names, self._folder
+        return Federation(self.train, self.test, *rest)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy goes the same way, whoever makes it."""
         return Handle.open, (self.handle(),)
@@ -236,6 +242,11 @@ class Federation:
     def temporary_folders(self) -> list[Path]:
         """Folders that go when this federation does."""
         return [self._folder.path] if self._folder else []
+
+    def close(self) -> None:
+        """Remove these folders now; whoever has the samples mapped keeps them."""
+        if self._folder:
+            self._folder.remove()
 
     def __len__(self) -> int:
         return self.assignment.clients

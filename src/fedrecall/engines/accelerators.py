@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,11 +19,7 @@ WITHOUT_FLOAT64 = {"mps"}
 
 def find(asked: str) -> list[str]:
     """The devices that a name stands for, with their numbers; an `InputError` if there is none."""
-    try:
-        device = torch.device(asked)
-    except RuntimeError:
-        expected = "auto, cpu, cuda, mps or xpu was expected, or one of several by its number, as cuda:1"
-        raise InputError(f"execution.device is {short_repr(asked)}; {expected}") from None
+    device = torch_device(asked)
     if device.type == "cpu":
         return ["cpu"]
     all_of_kind = of_kind(device.type)
@@ -33,6 +30,14 @@ def find(asked: str) -> list[str]:
             "say one of these, or auto"
         )
     return named
+
+
+def torch_device(asked: str) -> torch.device:
+    try:
+        return torch.device(asked)
+    except RuntimeError:
+        expected = "auto, cpu, cuda, mps or xpu was expected, or one of several by its number, as cuda:1"
+        raise InputError(f"execution.device is {short_repr(asked)}; {expected}") from None
 
 
 def of_kind(kind: str) -> list[str]:
@@ -70,11 +75,21 @@ def choose(asked: str, step_operations: float, dtype: torch.dtype) -> list[str]:
     return named
 
 
+def choose_elsewhere(asked: str, resources: Mapping[str, float]) -> list[str]:
+    """The device of a worker on another machine, which sees only what it was given there: `auto` goes by whether a
+    GPU is among its resources."""
+    if asked == "auto":
+        return ["cuda:0" if resources.get("GPU") else "cpu"]
+    device = torch_device(asked)
+    return [f"{device.type}:0" if device.type != "cpu" else "cpu"]
+
+
 def lacks(kind: str, dtype: torch.dtype) -> bool:
     return dtype == torch.float64 and kind in WITHOUT_FLOAT64
 
 
 def refuse_precision(device: Device, precision: str) -> None:
     """An `InputError` for bfloat16 on a GPU that has no instructions for it."""
-    if precision == "bfloat16" and device.kind == "cuda" and not torch.cuda.is_bf16_supported():
+    here = device.name in of_kind(device.kind)  # else it is on another machine
+    if precision == "bfloat16" and device.kind == "cuda" and here and not torch.cuda.is_bf16_supported():
         raise InputError(f"local.precision is bfloat16, which {device.name} does not have; float16 was expected")

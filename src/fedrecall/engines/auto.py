@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from fedrecall.client.work import Job
 from fedrecall.device import CPU, Device
-from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised
+from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised, accelerators
 from fedrecall.engines.accelerators import find
 from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, nearest
@@ -28,12 +29,18 @@ DENSE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU
 def check_execution(execution: Execution) -> None:
     """An `InputError` if the settings ask an engine, or the machine, for what it has not."""
     name, most = execution.engine, None
-    if execution.device != "auto":
+    kind = ENGINES.get(name)
+    if execution.device != "auto" and not (kind and kind.elsewhere):
         find(execution.device)
+    for key, given in (("ray_address", execution.ray_address), ("resources", execution.resources)):
+        if given is not None and not (kind and kind.elsewhere):
+            able = " or ".join(repr(other) for other, one in ENGINES.items() if one.elsewhere)
+            raise InputError(f"execution.{key} is {given!r}, but the engine is {name!r}; it is for {able}")
     if name != "auto":
         if name not in ENGINES:
             raise InputError(f"execution.engine is {name!r}; {nearest(name, ['auto', *ENGINES])}")
         most = ENGINES[name].most_workers
+        ENGINES[name].check(execution)
         if execution.client_timeout is not None and not ENGINES[name].replaces_workers:
             able = " or ".join(repr(other) for other, kind in ENGINES.items() if kind.replaces_workers)
             raise InputError(
@@ -71,6 +78,14 @@ def choose(
         enough = client_flops >= WORTH_A_MESSAGE and rounds * clients_per_round * client_flops >= WORTH_WORKERS
         kind = Processes if workers > 1 and (enough or devices[0] != "cpu") else Serial
     return kind.create(workers, execution, shared(devices, workers, execution))
+
+
+def devices_for(execution: Execution, step_operations: float, dtype: torch.dtype) -> list[str]:
+    """The devices that a run's workers train on, here or elsewhere."""
+    kind = ENGINES.get(execution.engine)
+    if kind is not None and kind.elsewhere:
+        return accelerators.choose_elsewhere(execution.device, execution.resources or {})
+    return accelerators.choose(execution.device, step_operations, dtype)
 
 
 def how_many(kind: type[Engine], execution: Execution, devices: Sequence[str]) -> int:

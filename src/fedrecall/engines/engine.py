@@ -6,11 +6,11 @@ The traits say what others must know of it; nothing asks an engine for its name 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from fedrecall.client.work import Job, Result, Task
+from fedrecall.client.work import EvaluateResult, Job, Missing, Result, Task, Trained, TrainTask
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.recipe.settings import Execution
@@ -26,17 +26,24 @@ class Engine(ABC):
     replaces_workers: ClassVar[bool] = False  # a worker that dies or hangs is replaced, and its tasks run again
     leaves_out_clients: ClassVar[bool] = False  # one that does not answer in time; a round goes on without it
     in_this_process: ClassVar[bool] = True  # user code runs here, where breakpoint() works
+    elsewhere: ClassVar[bool] = False  # workers may be on other machines, with other devices than this one has
     most_workers: ClassVar[int | None] = None
 
     workers: int = 1
     devices: Sequence[Device] = (CPU,)  # where its workers train
     failed: Task | None = None  # whose work raised what `run` raises
     resume_command: str | None = None  # how its runs are resumed, if not by `fedrecall resume`
+    notes: Sequence[str] = ()  # what the user should know of where it runs
+    nodes: Sequence[Mapping[str, Any]] = ()  # the environments of other machines that it runs on
 
     @classmethod
     @abstractmethod
     def create(cls, workers: int, execution: Execution, devices: Sequence[Device] = (CPU,)) -> Self:
         """An engine of so many workers on these devices; nothing is started yet."""
+
+    @classmethod  # noqa: B027
+    def check(cls, execution: Execution) -> None:
+        """An `InputError` if what the settings ask for is not there, as far as that is seen before a run."""
 
     @classmethod
     def why_not(cls, job: Job) -> str | None:
@@ -57,6 +64,13 @@ class Engine(ABC):
     @abstractmethod
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """The results, in the order of the tasks. Their tensors are good until the next result is asked for."""
+
+    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
+        """Like `run`, of a round's training, for whoever needs only what clients come to together; `looked_at`
+        says that this includes how their updates lie. An engine may add some of them up where they trained."""
+        for result in self.run(tasks):
+            assert not isinstance(result, EvaluateResult)
+            yield result
 
     @abstractmethod
     def close(self) -> None: ...

@@ -67,7 +67,7 @@ class Flower(Engine):
     in_this_process = False
 
     def __init__(self, nodes: Nodes, run: str, clipping_norm: float = 0.0) -> None:
-        self.nodes, self.run_name, self.clipping_norm = nodes, run, clipping_norm
+        self.roster, self.run_name, self.clipping_norm = nodes, run, clipping_norm
         self.workers = nodes.clients
         self.resume_command = "flwr run with the same app and federation, and --run-config resume=true"
         self._here: Serial | None = None
@@ -123,8 +123,8 @@ class Flower(Engine):
     def _train(self, tasks: list[TrainTask]) -> Iterator[TrainResult | Missing]:
         arrays = pack({**self.server, **self.buffers})
         contents = {task.client: RecordDict({ARRAYS: arrays, TASK: self._train_task(task)}) for task in tasks}
-        self.nodes.silent = set()
-        answers = self.nodes.ask(MessageType.TRAIN, contents, tasks[0].round)
+        self.roster.silent = set()
+        answers = self.roster.ask(MessageType.TRAIN, contents, tasks[0].round)
         results: list[TrainResult | Missing] = []
         models: dict[int, Tensors] = {}
         for task in tasks:
@@ -137,14 +137,14 @@ class Flower(Engine):
                 results.append(Missing(task, str(error)))
                 continue
             results.append(result)
-            if task.probe and self.nodes.facts[task.client].forgetting:
+            if task.probe and self.roster.facts[task.client].forgetting:
                 models[task.client] = model
         if models:
             self._probe(results, models)
         yield from results
 
     def _task(self, client: int, round: int, **more: int | float | bool | list[float]) -> ConfigRecord:
-        common = {"run": self.run_name, "recipe": self.nodes.recipe, "fedrecall": __version__}
+        common = {"run": self.run_name, "recipe": self.roster.recipe, "fedrecall": __version__}
         return ConfigRecord({**common, "client": client, "round": round, **more})
 
     def _train_task(self, task: TrainTask) -> ConfigRecord:
@@ -160,7 +160,7 @@ class Flower(Engine):
     def _asks_model(self, task: TrainTask) -> bool:
         """A client's model, for a probe, if what it sends is another thing, and its owner lets others see it."""
         sends_it = self.job.algorithm.sends_models and not self.job.own_buffers
-        return task.probe and not sends_it and self.nodes.facts[task.client].forgetting
+        return task.probe and not sends_it and self.roster.facts[task.client].forgetting
 
     def _checked(self, task: TrainTask, content: RecordDict) -> tuple[TrainResult, Tensors]:
         """What a client sent, if it is what the round expects, and its model."""
@@ -170,7 +170,7 @@ class Flower(Engine):
         # Numbers that are not finite are found by the round, as on every engine.
         tensors = unpack(the_record(content, ARRAYS, ArrayRecord), self.layouts.up, finite=False)
         sent, buffers = split_buffers(tensors)
-        metrics, facts, local = metrics_of(content), self.nodes.facts[task.client], self.job.local
+        metrics, facts, local = metrics_of(content), self.roster.facts[task.client], self.job.local
         samples, steps, loss = metrics.whole("samples"), metrics.whole("steps"), metrics.real("loss")
         should = local.steps or (local.epochs or 0) * steps_per_epoch(facts.train, local, self.least)
         if (samples, steps) != (facts.train, should):
@@ -210,7 +210,7 @@ class Flower(Engine):
     def _samples(self, client: int, counts: tuple[int, float] | None) -> tuple[np.ndarray, np.ndarray]:
         """What a client said, as an entry a sample, in no order: as many that are right, and the mean likelihood.
         Nothing is known of which samples they are. NaN: it said nothing."""
-        count = self.nodes.facts[client].validation
+        count = self.roster.facts[client].validation
         if counts is None:
             return np.full(count, np.nan), np.full(count, np.nan)
         correct, nll = counts
@@ -224,22 +224,22 @@ class Flower(Engine):
         contents = {
             client: RecordDict({**records, TASK: self._task(client, round, state=version, others=others)})
             for client, version in versions.items()
-            if self.nodes.facts[client].validation
+            if self.roster.facts[client].validation
         }
         found = {}
-        for client, answer in self.nodes.ask(MessageType.EVALUATE, contents, round).items():
+        for client, answer in self.roster.ask(MessageType.EVALUATE, contents, round).items():
             try:
                 if isinstance(answer, str):
                     raise RefusedError(answer)
                 found[client] = self._counted(client, answer, sorted(models))
             except RefusedError as error:
-                self.nodes.notes.append(f"client {client} is left out of an evaluation in round {round}: {error}")
+                self.roster.notes.append(f"client {client} is left out of an evaluation in round {round}: {error}")
         return found
 
     def _counted(self, client: int, content: RecordDict, names: list[str]) -> Counts:
         if set(content) != {METRICS}:
             raise RefusedError(f"it has the records {sorted(content)}; {[METRICS]} were expected")
-        metrics, samples = metrics_of(content), self.nodes.facts[client].validation
+        metrics, samples = metrics_of(content), self.roster.facts[client].validation
         if metrics.whole("samples") != samples:
             raise RefusedError(f"it has {metrics.whole('samples')} validation samples; {samples} were expected")
         correct, nll = metrics.wholes("correct", len(names)), metrics.reals("nll", len(names))
@@ -255,7 +255,7 @@ class Flower(Engine):
             if self.statistics:
                 named[f"model-{client}-global"] = {"w": model["w"], **self.buffers}
         asked = {k: 0 for result in results for k in self._whose(result.task.clients)}
-        willing = {k: 0 for k in asked if self.nodes.facts[k].forgetting}
+        willing = {k: 0 for k in asked if self.roster.facts[k].forgetting}
         found = self._count(results[0].task.round, willing, named, others=True)
         for result in results:
             if isinstance(result, TrainResult) and result.task.client in models:

@@ -24,6 +24,10 @@ class UserWatcher(Watcher):
             )
         self.callback = callback
 
+    @property
+    def wants_each(self) -> bool:
+        return isinstance(self.callback, Watcher) and self.callback.wants_each
+
     def before(self, round: Round) -> None:
         if isinstance(self.callback, Watcher):
             with self._named(round), given_back():

@@ -81,13 +81,15 @@ def load_federation(recipe: Recipe) -> Federation:
         )
     partition, name = recipe.create("partition"), recipe.partition["name"]
     try:
-        return Federation.from_data(data, partition)
+        federation = Federation.from_data(data, partition)
     except InputError:
         raise
     except Exception as error:
         if ":" in name:  # of the user's own, which deals the data only here
             note_key(error, "partition", name)
         raise
+    federation.data = partial(recipe.create, "data", folder=None)  # where FEDRECALL_DATA is there
+    return federation
 
 
 def recipe_experiment(

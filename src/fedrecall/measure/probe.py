@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedrecall.client.work import ProbeAnswers, Trained, TrainResult, TrainTask
+from fedrecall.client.work import ProbeAnswers, Trained, TrainTask
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
 from fedrecall.measure import forgetting
@@ -64,8 +64,9 @@ class Probes(Watcher):
         return self.evaluator.predictions(round.number, engine, states, "validation", clients).correct
 
     def result(self, round: Round, result: Trained) -> None:
-        if self._probe and isinstance(result, TrainResult) and result.probe:  # who is probed is not in a group
-            self._probe.add(result.task, result.probe)
+        if self._probe:
+            for task, answers in result.probed():
+                self._probe.add(task, answers)
 
     def after(self, round: Round) -> None:
         if self._probe is None or not self._probe.rows:  # no client let its model be probed

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from fedrecall.algorithms.base import Algorithm
 from fedrecall.client.batches import steps_per_epoch
 from fedrecall.client.work import Trained
 from fedrecall.data.federation import Federation
@@ -71,44 +67,13 @@ def samples_trained(samples: int, steps: int, local: Local, least: int) -> int:
     return epochs * min(per_epoch * size, samples) + rest * size
 
 
-@dataclass
-class Updates:
-    """Norms and cosines of the clients' updates, from sums: no update is kept.
-
-    With unit vectors u_i = D_i / |D_i|, |sum_i u_i|^2 = m + 2 sum_{i<j} cos(D_i, D_j).
-    """
-
-    norms: list[float] = field(default_factory=list)
-    directions: int = 0
-    total: Tensor | None = None  # of the unit vectors
-
-    def add(self, update: Tensor) -> None:
-        norm = float(update.norm())
-        self.norms.append(norm)
-        if norm > 0:  # an update of zero has no direction
-            self.directions += 1
-            unit = update / norm
-            self.total = unit if self.total is None else self.total.add_(unit)
-
-    def metrics(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        if self.norms:
-            found["update_norm"] = sum(self.norms) / len(self.norms)
-        m = self.directions
-        if m > 1 and self.total is not None:
-            found["update_cosine"] = (float(self.total.square().sum()) - m) / (m * (m - 1))
-        return found
-
-
 class TrainingCost(Watcher):
-    """Counts the operations of each round's local training and, at evaluated rounds, looks at the updates."""
+    """Counts the operations of each round's local training, and says how the updates lie."""
 
-    def __init__(self, algorithm: Algorithm, local: Local, flat: FlatModel, federation: Federation) -> None:
-        self.algorithm, self.local = algorithm, local
+    def __init__(self, local: Local, flat: FlatModel, federation: Federation) -> None:
+        self.local = local
         self.least = least_samples(flat.module)
         self.flops_per_sample = flops_per_sample(flat, federation)
-        self.looks_at_updates: Callable[[int], bool] = lambda round: True
-        self._updates: Updates | None = None
         self._trained: Counter[tuple[int, int]] = Counter()  # clients with so many samples and steps
 
     def of_client(self, samples: int) -> int:
@@ -117,16 +82,10 @@ class TrainingCost(Watcher):
         return self.flops_per_sample * samples_trained(samples, steps, self.local, self.least)
 
     def before(self, round: Round) -> None:
-        self._updates = Updates() if self.looks_at_updates(round.number) else None
         self._trained.clear()
 
     def result(self, round: Round, result: Trained) -> None:
         self._trained.update(result.trained())
-        if self._updates is not None:
-            for sent in result.sent_by_each():
-                update = self.algorithm.update(sent, round.sent)
-                if update is not None:
-                    self._updates.add(update)
 
     def after(self, round: Round) -> None:
         samples = sum(
@@ -134,5 +93,4 @@ class TrainingCost(Watcher):
             for (n, steps), clients in self._trained.items()
         )
         round.line["flops"] = self.flops_per_sample * samples
-        if self._updates is not None:
-            round.line |= self._updates.metrics()
+        round.line |= round.updates.metrics()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedrecall.client.sums import Updates
 from fedrecall.client.work import Trained, TrainTask
 from fedrecall.engines.engine import Engine
 from fedrecall.runs.client_states import StateTable
@@ -23,6 +24,7 @@ class Round:
     sent: Tensors  # what the clients are sent
     server: Tensors  # the server's state: before the round and, once it is made, after it
     buffers: Tensors  # with it
+    updates: Updates = field(default_factory=Updates)  # how they lie, where that is looked at
     dropped: list[int] = field(default_factory=list)  # clients whose update was not finite
     missing: list[int] = field(default_factory=list)  # clients that gave nothing back
     line: dict[str, Any] = field(default_factory=dict)  # of metrics.jsonl
@@ -36,6 +38,11 @@ class Watcher:
     ...     def after(self, round: Round) -> None:
     ...         print(round.number, round.line["train_loss"])
     """
+
+    @property
+    def wants_each(self) -> bool:
+        """Does it look at each client's result? Else an engine may add some up where they were made."""
+        return type(self).result is not Watcher.result
 
     def before(self, round: Round) -> None:
         """The model is published, and nobody has trained yet."""

@@ -283,10 +283,19 @@ class Execution(Settings):
     engine: str = Field(
         default="auto",
         description="serial: in this process | processes: in workers | vectorised: many small models as one, the "
-        "same up to rounding | auto: what fits",
+        "same up to rounding | ray: in workers of a Ray cluster | auto: what fits, here",
     )
     workers: Positive | Literal["auto"] = Field(
-        default="auto", description="worker processes; auto: as many as there are CPUs to use"
+        default="auto",
+        description="worker processes; auto: as many as there are CPUs to use, or as fit on the cluster",
+    )
+    ray_address: Text | None = Field(
+        default=None, description="ray: the cluster, as HOST:PORT or auto; default: Ray on this machine alone"
+    )
+    resources: dict[Text, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = Field(
+        default=None,
+        description="ray: what a worker takes of its node, by Ray's names, as {CPU: 1, GPU: 0.25}; default: a CPU "
+        "for each of local.threads and, on a GPU, its share by workers_per_device",
     )
     device: str = Field(
         default="auto",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,17 @@ import torch
 
 from fedrecall.device import Device
 from fedrecall.version import __version__
+
+# What decides bits besides the recipe.
+MATTERS = ("python", "torch", "numpy", "platform", "cpu", "cpu_capability")
+MATTERS_ON_A_DEVICE = ("device_name", "driver", "device_libraries")
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys of two environments that matter and are not the same."""
+    same_device = before.get("device", "cpu") == now.get("device", "cpu")  # else that says it all
+    keys = (*MATTERS, *(MATTERS_ON_A_DEVICE if same_device else ()))
+    return [key for key in keys if before.get(key) != now.get(key)]
 
 
 def environment(device: Device) -> dict[str, Any]:

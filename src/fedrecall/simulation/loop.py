@@ -118,8 +118,10 @@ class Loop:
                 self._describe()
             for note in notes:
                 self.journal.warn(self.done.round, note)
-            self.folder.records.recall()
             self.engine.open(self.experiment.job, self.experiment.federation, self.states.files)
+            if self.engine.nodes and not self.resumed:
+                self._write_environment()
+            self.folder.records.recall()
         except BaseException:
             self.folder.close()
             raise
@@ -164,7 +166,7 @@ class Loop:
         experiment, folder = self.experiment, self.folder
         federation = experiment.federation
         self._write_recipe()
-        folder.write_json(files.ENVIRONMENT, environment(experiment.device))
+        self._write_environment()
         partition = self._describe_partition()
         origin = describe_origin(
             self.recipe, experiment.job, federation, experiment.flat.module, experiment.weights
@@ -173,6 +175,11 @@ class Loop:
         one_class = partition.get("one_class_clients", {"count": 0})["count"]
         for warning in self.experiment.warnings(one_class):
             self.journal.warn(0, warning)
+
+    def _write_environment(self) -> None:
+        """Of this machine, and of others that clients train on."""
+        nodes = {"nodes": list(self.engine.nodes)} if self.engine.nodes else {}
+        self.folder.write_json(files.ENVIRONMENT, {**environment(self.experiment.device), **nodes})
 
     def _write_recipe(self) -> None:
         """And mark it as this user's: whatever code it names has been imported at the user's word."""

@@ -14,17 +14,13 @@ from fedrecall.recipe.recipe import Recipe, identity
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles
-from fedrecall.runs.environment import environment
+from fedrecall.runs.environment import differing, environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import RunRecord, finished_summary
 from fedrecall.runs.records import check_records
 from fedrecall.simulation.loop import carry_out
 from fedrecall.simulation.round import Experiment
 from fedrecall.version import __version__
-
-# What decides bits besides the recipe: with another of these a run goes on, and says that its bits may differ.
-MATTERS = ("python", "torch", "numpy", "platform", "cpu", "cpu_capability")
-MATTERS_ON_A_DEVICE = ("device_name", "driver", "device_libraries")
 
 
 def starting_point(
@@ -169,11 +165,7 @@ def other_environment(path: Path, device: Device) -> list[str]:
     if not before:
         return []
     now = environment(device)
-    same_device = before.get("device", "cpu") == now["device"]  # else that says it all
-    keys = (*MATTERS, *(MATTERS_ON_A_DEVICE if same_device else ()))
-    changed = [
-        f"{key} was {before.get(key)} and is {now.get(key)}" for key in keys if before.get(key) != now.get(key)
-    ]
+    changed = [f"{key} was {before.get(key)} and is {now.get(key)}" for key in differing(before, now)]
     return [f"bits may differ from now on: {'; '.join(changed)}"] if changed else []
 
 

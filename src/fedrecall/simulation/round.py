@@ -12,12 +12,12 @@ import torch
 
 from fedrecall.algorithms.base import Population
 from fedrecall.client.batches import steps_per_epoch
-from fedrecall.client.sums import Sums
-from fedrecall.client.work import EvaluateResult, Job, Missing, TrainTask
+from fedrecall.client.sums import Sums, SumTree
+from fedrecall.client.work import EvaluateResult, Job, Missing, Trained, TrainTask
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.device import Device
 from fedrecall.engines import accelerators
-from fedrecall.engines.auto import choose
+from fedrecall.engines.auto import choose, devices_for
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import DivergedError, InputError, TooFewClientsError
 from fedrecall.measure.evaluator import Evaluator
@@ -83,10 +83,10 @@ class Experiment:
         refuse_combination(recipe, job, federation, self.flat)
         self.population = Population(federation.population, len(federation.pool("train")[1]))
         self.count = clients_per_round(recipe, federation.population)
-        cost = TrainingCost(self.algorithm, recipe.local, self.flat, federation)
+        cost = TrainingCost(recipe.local, self.flat, federation)
         samples = max(1, self.population.samples // self.population.clients)
         step = cost.flops_per_sample * min(recipe.local.batch_size, samples)
-        devices = accelerators.choose(recipe.execution.device, step, self.flat.w.dtype)
+        devices = devices_for(recipe.execution, step, self.flat.w.dtype)
         work = cost.of_client(samples)
         self.engine = engine or choose(
             recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices
@@ -103,7 +103,6 @@ class Experiment:
         given = given_weights or recipe.init is not None
         self.weights = tensors_digest(self.flat.state_dict())[:16] if given else None  # where they were given
         self.probes = Probes(recipe, federation, self.evaluator)
-        cost.looks_at_updates = self.recipe.evaluates
         self.measures: list[Watcher] = [cost, self.evaluator, self.probes]  # in the order of a line's metrics
 
     @property
@@ -164,9 +163,8 @@ class Experiment:
         """The round after a state: the state after it, and all that was seen of it."""
         clock, watchers = [time.perf_counter()], [*self.measures, *callbacks]
         round = self.publish(state, states, watchers)
-        sums, accepted, bytes_up = Sums(), dict[int, int](), 0
-        for result in self.engine.run(round.tasks):  # client updates
-            assert not isinstance(result, EvaluateResult)
+        tree, accepted, bytes_up = SumTree(self._compared_with(round)), dict[int, int](), 0
+        for result in self._results(round, callbacks, looked_at=tree.sent is not None):  # client updates
             if isinstance(result, Missing):
                 journal.miss(round.number, result.task.client, result.reason)
                 round.missing.append(result.task.client)
@@ -175,20 +173,23 @@ class Experiment:
             good, dropped = result.finite_part(self.algorithm)
             journal.drop(round.number, dropped, stop=self.recipe.bad_updates == "stop")
             round.dropped += dropped
+            versions = result.states()
+            for client in dropped:
+                states.discard(client, versions.pop(client, 0))
             if good is None:
-                for client, version in result.states().items():
-                    states.discard(client, version)
                 continue
-            good.add_to(sums, self.algorithm)
-            bytes_up += self.payload.bytes(good.sent, good.buffers)
-            accepted |= good.states()
+            good.add_to(tree, self.algorithm)
+            bytes_up += good.bytes(self.payload)
+            accepted |= versions
             for watcher in watchers:
                 watcher.result(round, good)
+        sums = tree.total()
         clock.append(time.perf_counter())
 
         self._refuse_few(round)
         if not sums.samples:
             raise DivergedError(f"no client's update of round {round.number} was finite")
+        round.updates = sums.updates
         round.line = self._line(round, sums, bytes_up)
         round.server = updated_server(self.algorithm, state.server, sums, self.population)  # server update
         round.buffers = updated_buffers(state.buffers, sums)
@@ -200,9 +201,26 @@ class Experiment:
         for watcher in self.measures:
             watcher.after(round)
         clock.append(time.perf_counter())
+        for note in self.engine.notes:
+            journal.warn(round.number, note)
         journal.record(round, self.probes.arrays, clock)
         states.settle()
         return RoundState(round.number, round.server, round.buffers), round
+
+    def _results(
+        self, round: Round, callbacks: Sequence[Watcher], *, looked_at: bool
+    ) -> Iterator[Trained | Missing]:
+        """What the clients give back: one by one, where somebody wants to see each."""
+        if any(callback.wants_each for callback in callbacks):
+            for result in self.engine.run(round.tasks):
+                assert not isinstance(result, EvaluateResult)
+                yield result
+        else:
+            yield from self.engine.train(round.tasks, looked_at=looked_at)
+
+    def _compared_with(self, round: Round) -> Tensors | None:
+        """What updates are compared with, in rounds in which they are looked at."""
+        return round.sent if self.recipe.evaluates(round.number) else None
 
     def _line(self, round: Round, sums: Sums, bytes_up: int) -> dict[str, Any]:
         """The first entries of the round's line of metrics."""

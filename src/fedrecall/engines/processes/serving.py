@@ -3,42 +3,30 @@ boxes."""
 
 from __future__ import annotations
 
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import torch
 
-from fedrecall.client.work import Task
 from fedrecall.client.worker import Worker
 from fedrecall.device import Device
-from fedrecall.engines.malloc import keep_freed_memory
-from fedrecall.engines.processes.batching import BOXES, pack
+from fedrecall.engines.answering import answer, make_worker, refusal
+from fedrecall.engines.parcels import BOXES, Answer, Rest, stacked
 from fedrecall.engines.processes.connection import receive
-from fedrecall.engines.processes.shared_tensors import Box, Boxes
-from fedrecall.errors import InputError, WriteError
-from fedrecall.torch_state import Fixed, fix
-from fedrecall.user_code import their_traceback
+from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
+from fedrecall.errors import InputError
 
 
 def begin(connection: Connection, setup: bytes, folder: str, name: str, device: dict[str, Any]) -> None:
     """Make a worker of what the engine has sent, say so, and serve."""
-    keep_freed_memory()
     try:
         # From the engine that started this process, over a connection that only the two of them have.
         job, handle, states = cloudpickle.loads(setup)
-        fix(Fixed())  # for good, and after the import of code that may have set something
-        torch.set_num_threads(job.local.threads)
-        place = Device(**device)
-        place.fix()
-        with place.explained(job.local.batch_size):
-            worker = Worker(job, handle.open(), states, place)
-    except InputError as error:
-        connection.send(("refused", None, str(error)))
-        return
+        worker = make_worker(job, handle.open, states, Device(**device))
     except Exception as error:
-        connection.send(("failed", None, their_traceback(error)))
+        connection.send(refusal(error))
         return
     connection.send(("ready", None, None))
     serve(connection, worker, Path(folder), name)
@@ -58,23 +46,14 @@ def serve(connection: Connection, worker: Worker, folder: Path, name: str) -> No
             except InputError as error:
                 refused = str(error)
         else:
-            tasks, box = rest
-            connection.send(("refused", None, refused) if refused else answer(worker, tasks, results[box]))
+            tasks, number = rest
+            if refused:
+                connection.send(("refused", None, refused))
+            else:
+                connection.send(answer(worker, tasks, partial(put, box=results[number])))
 
 
-def answer(worker: Worker, tasks: list[Task], box: Box) -> tuple[object, ...]:
-    """The results of a parcel; their vectors are left in the box."""
-    results = []
-    for task in tasks:
-        try:
-            results.append(worker.run(task))
-        except WriteError as error:
-            return "unwritten", task, str(error)
-        except InputError as error:
-            return "refused", task, str(error)
-        except Exception as error:
-            return "failed", task, their_traceback(error)
-    try:
-        return "done", None, pack(results, box)
-    except WriteError as error:
-        return "unwritten", None, str(error)
+def put(results: list[Answer], box: Box) -> tuple[Rest, Header]:
+    """The vectors of a parcel's results into a box; what is sent instead."""
+    rest, stacks = stacked(results)
+    return rest, box.put(stacks)

@@ -1,4 +1,4 @@
-"""Named tensors in a memory-mapped file: how vectors go from one process of a run to another.
+"""Named tensors in a memory-mapped file, which the processes of one machine share.
 
 Nothing is pickled and nothing goes through a pipe but the header, which says where each tensor lies.
 """
@@ -6,18 +6,17 @@ Nothing is pickled and nothing goes through a pipe but the header, which says wh
 from __future__ import annotations
 
 import contextlib
-import math
 import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from fedrecall.atomic_files import explain_write_errors
-from fedrecall.vector import ALIGNMENT, Tensors
+from fedrecall.engines.layout import Places, fill, lay_out, views
+from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Header:
 
     box: str
     file: str  # of the box, as large as it is now
-    places: tuple[tuple[str, torch.dtype, tuple[int, ...], int], ...]  # name, dtype, shape, offset
+    places: Places
 
 
 class Box:
@@ -39,20 +38,9 @@ class Box:
 
     def put(self, tensors: Mapping[str, Tensor | list[Tensor]]) -> Header:
         """Each as it is; a list of tensors as their stack."""
-        places, end = [], 0
-        for name, given in tensors.items():
-            first, leading = (given, ()) if isinstance(given, Tensor) else (given[0], (len(given),))
-            shape = (*leading, *first.shape)
-            places.append((name, first.dtype, shape, end))
-            end += -(-math.prod(shape) * first.element_size() // ALIGNMENT) * ALIGNMENT
-        memory = self._at_least(end)
-        for name, dtype, shape, offset in places:
-            given, there = tensors[name], view(memory, dtype, shape, offset)
-            if isinstance(given, Tensor):
-                there.copy_(given)
-            else:
-                torch.stack(given, out=there)
-        return Header(self.name, self._path().name, tuple(places))
+        places, size = lay_out(tensors)
+        fill(self._at_least(size), tensors, places)
+        return Header(self.name, self._path().name, places)
 
     def _path(self) -> Path:
         return self.folder / f"{self.name}-{self._generation}"
@@ -84,7 +72,7 @@ class Boxes:
         if memory is None or file != header.file:
             memory = mapped(self.folder / header.file)
             self._memories[header.box] = header.file, memory  # the mapping before it ends with its last tensor
-        return {name: view(memory, dtype, shape, offset) for name, dtype, shape, offset in header.places}
+        return views(memory, header.places)
 
     def drop(self, box: str) -> None:
         """Delete a box that nobody will put into again; tensors that were taken from it stay good."""
@@ -101,10 +89,3 @@ def delete(path: Path) -> None:
 def mapped(path: Path) -> mmap.mmap:
     with path.open("r+b") as file:
         return mmap.mmap(file.fileno(), 0)
-
-
-def view(memory: mmap.mmap, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> Tensor:
-    count = torch.Size(shape).numel()
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedrecall.client.work import TrainResult, TrainTask
-from fedrecall.engines.processes.batching import InOrder, Parcel
+from fedrecall.engines.parcels import InOrder, Parcel
 
 
 def run_of(count: int, size: int) -> InOrder:

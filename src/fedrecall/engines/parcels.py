@@ -10,14 +10,14 @@ from typing import Any
 from torch import Tensor
 
 from fedrecall.client.work import EvaluateResult, Task, TrainResult, TrainTask
-from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
 from fedrecall.vector import Tensors
 
 BOXES = 2  # of a worker: one that it fills, and one whose results wait for their turn
 Answer = TrainResult | EvaluateResult  # of one task
 
-# Of each result what is no vector; whose the rows of each stack are; and where the stacks lie.
-Packed = tuple[list[tuple[Any, ...]], dict[str, list[int]], Header]
+# Of each result what is no vector, and whose the rows of each stack are.
+Rest = tuple[list[tuple[Any, ...]], dict[str, list[int]]]
+Stacks = dict[str, list[Tensor]]
 
 
 @dataclass
@@ -81,9 +81,9 @@ class InOrder:
                 self._free[parcel.worker].append(parcel.box)
 
 
-def pack(results: list[Answer], box: Box) -> Packed:
-    """A parcel's results for another process: vectors of one name as one stack, in a box."""
-    owners, stacks = dict[str, list[int]](), dict[str, list[Tensor]]()
+def stacked(results: list[Answer]) -> tuple[Rest, Stacks]:
+    """A parcel's results for another process: what is no vector, and vectors of one name as one stack."""
+    owners, stacks = dict[str, list[int]](), Stacks()
     for at, result in enumerate(results):
         if isinstance(result, EvaluateResult):
             continue
@@ -91,19 +91,19 @@ def pack(results: list[Answer], box: Box) -> Packed:
             for name, tensor in tensors.items():
                 owners.setdefault(f"{kind}.{name}", []).append(at)
                 stacks.setdefault(f"{kind}.{name}", []).append(tensor)
-    return [result.scalars() for result in results], owners, box.put(stacks)
+    return ([result.scalars() for result in results], owners), stacks
 
 
-def unpack(tasks: list[Task], parcel: Packed, boxes: Boxes) -> list[Answer]:
-    rest, owners, header = parcel
+def unstacked(tasks: list[Task], rest: Rest, stacks: Tensors) -> list[Answer]:
+    scalars, owners = rest
     vectors: list[dict[str, Tensors]] = [{"sent": {}, "buffers": {}} for _ in tasks]
-    for key, stack in boxes.take(header).items():
+    for key, stack in stacks.items():
         kind, _, name = key.partition(".")
         for at, tensor in zip(owners[key], stack.unbind()):
             vectors[at][kind][name] = tensor
     return [
-        TrainResult(task, vectors[at]["sent"], vectors[at]["buffers"], *rest[at])
+        TrainResult(task, vectors[at]["sent"], vectors[at]["buffers"], *scalars[at])
         if isinstance(task, TrainTask)
-        else EvaluateResult(task, *rest[at])
+        else EvaluateResult(task, *scalars[at])
         for at, task in enumerate(tasks)
     ]

@@ -1,0 +1,157 @@
+"""The connection to a Ray cluster, or to a Ray of this process's own: what there is, and what is said if it is not
+enough."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from fedrecall.errors import InputError
+
+ANSWER = 10.0  # seconds for an address to answer
+# Of a Ray that is started here. Nobody on the network reaches it, and it tells nobody that it is there.
+OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+Resources = Mapping[str, float]
+
+
+def ray_module(*, alone: bool) -> Any:
+    """Ray, or a sentence that says how to install it; `alone`: to be started here."""
+    for name, value in OWN.items() if alone else ():  # which Ray reads when it is imported
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError:
+        raise InputError(
+            "the engine 'ray' needs Ray, which is not installed; install it with: pip install 'fedrecall[ray]'"
+        ) from None
+    return ray
+
+
+class Cluster:
+    """Ray as this process is connected to it. It is left as it was found."""
+
+    def __init__(self, address: str | None) -> None:
+        self.ray = ray_module(alone=address is None)
+        self.address = address
+        self._ours = not self.ray.is_initialized()
+        if self._ours:
+            self._connect(address)
+
+    def _connect(self, address: str | None) -> None:
+        refuse_silent(address)
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if address is None:
+            from fedrecall.engines.cpus import usable_cpus
+
+            options |= {"address": "local", "num_cpus": usable_cpus(), "include_dashboard": False}
+        else:
+            options["address"] = address
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of Ray's, about its next release
+                self.ray.init(**options)
+        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+            reason = " ".join(str(error).split())[:300]
+            if address is None:
+                raise InputError(f"Ray could not be started on this machine: {reason}") from None
+            raise InputError(
+                f"execution.ray_address is {address!r}, where no Ray cluster could be joined: {reason}"
+            ) from None
+
+    def nodes(self) -> list[Resources]:
+        """The resources of each living node."""
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+
+    def fits(self, asked: Resources) -> int:
+        """How many workers the nodes have room for, whoever else is there."""
+        return sum(how_often(asked, node) for node in self.nodes())
+
+    def refuse_too_little(self, asked: Resources, workers: int | None) -> int:
+        """The number of workers: as many as asked for or, without a number, as many as fit."""
+        room = self.fits(asked)
+        if room < (workers or 1):
+            raise InputError(
+                f"{workers or 1} workers with {in_words(asked)} each were asked for (execution.workers, "
+                f"execution.resources), but the cluster has room for {room}: {self.in_words()}"
+            )
+        return workers or room
+
+    def in_words(self) -> str:
+        """What there is."""
+        nodes = self.nodes()
+        each = "; ".join(in_words(plain(node)) for node in nodes)
+        return f"{len(nodes)} node{'s' if len(nodes) != 1 else ''} ({each})" if nodes else "no nodes"
+
+    def actor(self, kind: type, asked: Resources) -> Any:
+        """One somewhere on the cluster, with these resources; it waits for them."""
+        others = {name: share for name, share in asked.items() if name not in ("CPU", "GPU", "memory")}
+        shares = {"num_cpus": asked.get("CPU", 0.0), "num_gpus": asked.get("GPU", 0.0), "resources": others}
+        options = {**shares, "memory": asked.get("memory"), "scheduling_strategy": "SPREAD"}
+        return self.ray.remote(kind).options(**options).remote()
+
+    def actor_on(self, kind: type, node: str) -> Any:
+        """One on a certain node, which takes none of its resources."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        place = NodeAffinitySchedulingStrategy(node, soft=False)
+        return self.ray.remote(kind).options(num_cpus=0, scheduling_strategy=place).remote()
+
+    def free_in_words(self) -> str:
+        """What of it nobody has taken."""
+        return in_words(plain(self.ray.available_resources()))
+
+    def own_node(self) -> str:
+        """The node that this process is on."""
+        node: str = self.ray.get_runtime_context().get_node_id()
+        return node
+
+    def close(self) -> None:
+        if self._ours:
+            with contextlib.suppress(Exception):  # a cluster that is gone is closed
+                self.ray.shutdown()
+
+
+def refuse_silent(address: str | None) -> None:
+    """An `InputError` if nothing answers at an address; Ray itself would try for a minute."""
+    if address is None or address == "auto":
+        return
+    host, colon, port = address.rpartition(":")
+    if address.startswith("ray://") or not colon or not port.isdigit():
+        raise InputError(
+            f"execution.ray_address is {address!r}; HOST:PORT of the cluster's head was expected, or auto (a Ray "
+            "Client address is not enough: start the command on a node of the cluster, or with `ray job submit`)"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"execution.ray_address is {address!r}, which does not answer "
+            f"({getattr(error, 'strerror', None) or error}); the address of a running cluster was expected, which "
+            "`ray status` shows on its head"
+        ) from None
+
+
+def how_often(asked: Resources, node: Resources) -> int:
+    """How often these resources are there at once."""
+    counts = [int(node.get(name, 0.0) / share + 1e-9) for name, share in asked.items() if share > 0]
+    return min(counts, default=0)
+
+
+def plain(resources: Resources) -> Resources:
+    """Without Ray's own marks of nodes and its memories."""
+    own = ("node:", "object_store_memory", "memory", "accelerator_type:")
+    return {name: amount for name, amount in resources.items() if not name.startswith(own)}
+
+
+def in_words(resources: Resources) -> str:
+    """
+    >>> in_words({"CPU": 1.0, "GPU": 0.25})
+    '1 CPU and 0.25 GPU'
+    """
+    return " and ".join(f"{amount:g} {name}" for name, amount in sorted(resources.items())) or "nothing"

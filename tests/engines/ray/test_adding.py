@@ -1,0 +1,152 @@
+"""Sums added up where clients trained: the bits of a sum in one place, whoever is lost on the way."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedrecall.algorithms import FedAvg
+from fedrecall.client.sums import LEAF, Sums, SumTree
+from fedrecall.client.work import Summed, TrainResult, TrainTask
+from fedrecall.engines.parcels import Parcel, stacked
+from fedrecall.engines.ray.adding import Adding, Additions, LostError
+from fedrecall.engines.ray.worker import Added
+from fedrecall.vector import Payload, Tensors
+
+PAYLOAD = Payload((6, 6), (0, 0))
+SENT = {"w": torch.ones(6)}
+
+
+def trained(task: TrainTask) -> TrainResult:
+    """What a client sends: numbers over many magnitudes, so that sums depend on their order; every ninth not
+    finite."""
+    random = np.random.default_rng(task.order)
+    w = torch.from_numpy(random.normal(size=6) * 10.0 ** random.integers(-12, 12, 6)).float()
+    if task.order % 9 == 4:
+        w[2] = torch.nan
+    return TrainResult(task, {"w": w}, {}, state=task.round, samples=1 + task.order % 50, steps=2, loss=0.1)
+
+
+class FakeCluster:
+    """Does what workers do, in this process; what lies on it can be lost."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.kept: dict[int, Tensors] = {}
+        self.tasks = [TrainTask(3, order, 100 + order) for order in range(count)]
+        self.work = Additions(self.tasks, size, self.fetch, looked_at=True)
+        self.trained, self.numbers = 0, itertools.count()
+
+    def keep(self, vectors: Tensors) -> int:
+        reference = next(self.numbers)
+        self.kept[reference] = vectors
+        return reference
+
+    def fetch(self, reference: int) -> Tensors:
+        if reference not in self.kept:
+            raise LostError
+        return {name: tensor.clone() for name, tensor in self.kept[reference].items()}
+
+    def leaf(self, results: list[TrainResult]) -> tuple[Added, int]:
+        summed = Summed.leaf(results, FedAvg(), PAYLOAD, SumTree(SENT))
+        dropped = [result.task.order for result in summed.dropped]
+        return Added(summed.sums.scalars(), dropped, summed.sent_bytes), self.keep(summed.sums.vectors())
+
+    def carry_out(self, parcel: Parcel) -> None:
+        """What the parcel asks for, unless a part of it is lost."""
+        try:
+            self.work.done(parcel, self.answer(parcel))
+        except LostError:
+            assert isinstance(parcel, Adding)
+            self.work.parts_lost(parcel.node)
+
+    def answer(self, parcel: Parcel) -> tuple:
+        if isinstance(parcel, Adding) and parcel.node[0]:
+            first, *later = [Sums.of(self.fetch(node.vectors), node.added.scalars) for node in parcel.parts]
+            for part in later:
+                first.add_all(part)
+            return None, Added(first.scalars(), [], 0), self.keep(first.vectors())
+        if isinstance(parcel, Adding):
+            for rows in parcel.parts:
+                self.fetch(rows.vectors)
+            added, vectors = self.leaf([trained(task) for rows in parcel.parts for task in rows.tasks])
+            return None, added, vectors
+        results = [trained(task) for task in parcel.tasks]
+        self.trained += len(results)
+        rest, stacks = stacked(results)
+        if self.work.is_leaf(parcel):
+            added, vectors = self.leaf(results)
+            return rest, added, vectors
+        return rest, None, self.keep({name: torch.stack(stack) for name, stack in stacks.items()})
+
+
+def expected(tasks: list[TrainTask]) -> Sums:
+    tree = SumTree(SENT)
+    for task in tasks:
+        good, _ = trained(task).finite_part(FedAvg())
+        if good:
+            good.add_to(tree, FedAvg())
+    return tree.total()
+
+
+def check(given_back: list[Summed], tasks: list[TrainTask]) -> None:
+    tree = SumTree(SENT)
+    for summed in given_back:
+        summed.add_to(tree, FedAvg())
+    found, wanted = tree.total(), expected(tasks)
+    assert torch.equal(found.tensors["w"], wanted.tensors["w"])
+    assert (found.totals, found.samples, found.loss) == (wanted.totals, wanted.samples, wanted.loss)
+    assert found.updates.metrics() == wanted.updates.metrics()
+    bad = [task.client for task in tasks if task.order % 9 == 4]
+    assert [result.task.client for summed in given_back for result in summed.dropped] == bad
+    good = [task.client for task in tasks if task.client not in bad]
+    assert [result.task.client for summed in given_back for result in summed.accepted] == good
+    assert sum(summed.bytes(PAYLOAD) for summed in given_back) == len(good) * 6 * 4
+
+
+@pytest.mark.parametrize(("count", "size"), [(17, 1), (40, 16), (256, 3), (300, 100), (300, 1), (4200, 16)])
+def test_sums_have_the_bits_of_one_place(count, size) -> None:
+    cluster, given_back = FakeCluster(count, size), []
+    while not cluster.work.over():
+        cluster.carry_out(cluster.work.next(0))
+        given_back += cluster.work.ready()
+    check(given_back, cluster.tasks)
+    assert len(given_back) <= LEAF  # so few are left to be added up by the one that asks
+    assert cluster.trained == count
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_whatever_is_lost_is_made_again_with_the_same_bits(data) -> None:
+    count, size = data.draw(st.integers(17, 600)), data.draw(st.sampled_from([1, 4, 16]))
+    cluster, given_back, under_way, losses = FakeCluster(count, size), [], [], 0
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    while not cluster.work.over():
+        while len(under_way) < 4 and (parcel := cluster.work.next(0)) is not None:
+            under_way.append(parcel)
+        assert under_way
+        parcel = under_way.pop(random.integers(len(under_way)))
+        kind = random.integers(12) if losses < 20 else 11
+        losses += kind < 2
+        if kind == 0:
+            cluster.work.lost(parcel)
+        else:
+            cluster.carry_out(parcel)
+        if kind == 1 and cluster.kept:
+            del cluster.kept[int(random.choice(list(cluster.kept)))]
+        given_back += cluster.work.ready()
+    check(given_back, cluster.tasks)
+
+
+def test_sums_go_before_more_training() -> None:
+    cluster = FakeCluster(40, 16)
+    first, second = cluster.work.next(0), cluster.work.next(1)
+    assert (first.places[0], second.places[0]) == (0, 16)
+    rows = FakeCluster(40, 8)
+    for _ in range(2):
+        rows.carry_out(rows.work.next(0))
+    assert isinstance(rows.work.next(0), Adding)

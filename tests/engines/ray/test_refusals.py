@@ -1,0 +1,70 @@
+"""What is said where there is no Ray, or no cluster; nothing here starts one."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+
+import pytest
+
+from fedrecall.engines.auto import check_execution, devices_for
+from fedrecall.engines.ray.cluster import Cluster, how_often, refuse_silent
+from fedrecall.errors import InputError
+from fedrecall.recipe.settings import Execution
+
+
+def test_without_ray_it_is_said_how_to_install_it(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"needs Ray, which is not installed; .* pip install 'fedrecall\[ray\]'"):
+        Cluster("127.0.0.1:1")
+
+
+def test_an_address_that_does_not_answer_is_refused_at_once() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    began = time.monotonic()
+    with pytest.raises(InputError, match=rf"execution.ray_address is '{address}', which does not answer \(Conn"):
+        refuse_silent(address)
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "head", "127.0.0.1:", "127.0.0.1:port"])
+def test_what_is_no_address_of_a_head_is_refused(address) -> None:
+    with pytest.raises(InputError, match=r"HOST:PORT of the cluster's head was expected, or auto"):
+        refuse_silent(address)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({"ray_address": "auto"}, "ray_address is 'auto'"), ({"resources": {"CPU": 2}}, "resources is")],
+)
+@pytest.mark.parametrize("engine", ["auto", "processes"])
+def test_settings_of_a_cluster_are_for_the_engine_ray(engine, given, named) -> None:
+    with pytest.raises(InputError, match=rf"execution.{named}.*the engine is '{engine}'; it is for 'ray'"):
+        check_execution(Execution(engine=engine, **given))
+
+
+def test_the_room_of_a_node_is_that_of_its_scarcest_resource() -> None:
+    node = {"CPU": 8.0, "GPU": 2.0}
+    assert how_often({"CPU": 1.0}, node) == 8
+    assert how_often({"CPU": 3.0}, node) == 2
+    assert how_often({"CPU": 1.0, "GPU": 0.5}, node) == 4
+    assert how_often({"CPU": 0.0, "GPU": 0.1}, node) == 20
+    assert how_often({"CPU": 1.0, "big": 1.0}, node) == 0
+
+
+@pytest.mark.parametrize(
+    ("execution", "device"),
+    [
+        ({}, "cpu"),
+        ({"resources": {"GPU": 0.25}}, "cuda:0"),
+        ({"resources": {"GPU": 0.25}, "device": "cpu"}, "cpu"),
+        ({"device": "cuda"}, "cuda:0"),
+    ],
+)
+def test_a_worker_elsewhere_has_the_device_that_it_is_given_there(execution, device) -> None:
+    import torch
+
+    assert devices_for(Execution(engine="ray", **execution), 0.0, torch.float32) == [device]
