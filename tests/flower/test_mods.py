@@ -22,7 +22,7 @@ from fedrecall.flower.init import PACKAGE
 from fedrecall.flower.mods import ForgettingMod
 from fedrecall.runs import files
 
-SAME_KEYS = ["fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadagrad"]
+SAME_KEYS = ["fedavg", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "feddyn", "moon"]
 OTHER_KEYS = ["scaffold", "fednova", "fedcurv", "fedexp", "gma"]
 
 

@@ -15,54 +15,44 @@ from pathlib import Path
 
 import httpx
 import pytest
-from flower_federation import BIN, HERE, RealFederation, end_group, free_port, real_federation
-from flower_grid import app_config, lines, model, serial
+from flower_federation import (
+    BIN,
+    HERE,
+    PATH,
+    QUIET,
+    RESUME,
+    RUN,
+    RealFederation,
+    end_group,
+    free_port,
+    real_federation,
+)
+from flower_grid import lines, model, serial
 
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
 
-METHOD = ["partition.clients=3", "clients_per_round=3", "algorithm=scaffold", "evaluation.test_last=1"]
-TIMEOUT = "execution.client_timeout=60"
-METHOD += ["evaluation.every=3", "forgetting.rounds=[3]"]
-
-
-def command(*words: object) -> None:
-    done = subprocess.run([str(BIN / "fedrecall"), *map(str, words)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def config(folder: Path, client: int) -> str:
-    return (
-        f'partition-id={client} data="{folder}/nodes/client-{client}.npz" state-dir="{folder}/state/{client}" '
-        "forgetting=true"
-    )
+METHOD = ["partition.clients=3", "clients_per_round=3", "algorithm=scaffold", "forgetting.every=3"]  # of the page
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, RealFederation]]:
-    """Three nodes with keys that are registered, one with a key that is not, one without TLS. Two rounds; then a
-    third as a run that is resumed; then a node is killed, and there is a fourth."""
+    """docs/deploy.md, followed: two rounds, then a third as a run that is resumed. Besides the page's nodes there
+    are one with a key that is not registered and one without TLS. At last a node is killed, and there is a fourth
+    round."""
     folder = tmp_path_factory.mktemp("real")
-    command("partition", "demo", *METHOD, "--export", folder / "nodes", "--out", folder / "card")
-    command(
-        "flower", "init", folder / "app", "--recipe", "demo", *METHOD, "rounds=2", "execution.client_timeout=60"
-    )
-    with real_federation(folder / "federation") as federation:
+    with real_federation(folder) as federation:
+        federation.node(0, "stranger", registered=False)
+        federation.node(1, "plain", tls=False)
         for client in (0, 1, 2):
-            federation.node(client, config(folder, client))
-        federation.node(0, config(folder, 0), registered=False, name="stranger")
-        federation.plain_node(config(folder, 1))
-        federation.nodes[0] = federation.processes[1]
-        federation.flwr("run", str(folder / "app"), "real", "--stream")
-        federation.flwr("run", str(folder / "app"), "real", "--stream", "--run-config", resumed(3))
-        shutil.copytree(folder / "app" / "run", folder / "after-three")
+            federation.node(client, f"node{client}")
+        federation.do(RUN)
+        federation.do(RESUME)
+        shutil.copytree(folder / "my-app" / "run", folder / "after-three")
         os.killpg(federation.nodes[2].pid, signal.SIGKILL)
-        federation.flwr("run", str(folder / "app"), "real", "--stream", "--run-config", resumed(4))
+        more = 'settings="rounds=4 execution.client_timeout=60" wait=0'
+        federation.do(RESUME.replace('settings="rounds=3"', more))
         yield folder, federation
-
-
-def resumed(rounds: int) -> str:
-    return f'resume=true wait=0 settings="rounds={rounds}"'
 
 
 def test_a_real_federation_has_the_bits_of_serial_also_over_two_runs(
@@ -75,10 +65,10 @@ def test_a_real_federation_has_the_bits_of_serial_also_over_two_runs(
 
 def test_a_node_with_an_unknown_key_takes_no_part(played: tuple[Path, RealFederation]) -> None:
     folder, federation = played
-    assert (folder / "federation" / "stranger").exists()
-    assert "Start `flwr-clientapp` process" not in federation.log("stranger-log")
-    assert federation.log("stranger-log")  # it tried
-    listed = json.loads(federation.flwr("supernode", "list", "real", "--format", "json"))
+    assert (folder / "stranger.pub").exists()
+    assert "Failed to activate SuperNode" in federation.log("stranger")
+    assert "flwr-clientapp" not in federation.log("stranger")
+    listed = json.loads(federation.do("flwr supernode list real --format json"))
     online = [node for node in listed["nodes"] if node["status"] == "online"]
     assert len(listed["nodes"]) == 4  # three, and the key of the node without TLS, which was never used
     assert len(online) == 2  # one was killed
@@ -86,35 +76,35 @@ def test_a_node_with_an_unknown_key_takes_no_part(played: tuple[Path, RealFedera
 
 def test_a_node_without_tls_takes_no_part(played: tuple[Path, RealFederation]) -> None:
     _, federation = played
-    assert federation.log("plain-log")
-    assert "Start `flwr-clientapp` process" not in federation.log("plain-log")
+    assert "Starting Flower SuperNode" in federation.log("plain")
+    assert "flwr-clientapp" not in federation.log("plain")
 
 
 def test_the_nodes_that_belong_to_it_did_the_work(played: tuple[Path, RealFederation]) -> None:
     _, federation = played
     for client in (0, 1, 2):
-        assert "flwr-clientapp" in federation.log(f"node{client}-log")
+        assert "flwr-clientapp" in federation.log(f"node{client}")
 
 
 def test_the_server_has_neither_data_nor_states_of_the_clients(played: tuple[Path, RealFederation]) -> None:
     folder, _ = played
-    run = RunRecord(folder / "app" / "run")
+    run = RunRecord(folder / "my-app" / "run")
     assert run.class_counts is None
     assert "label_skew" not in run.card
-    assert not list((folder / "app" / "run").rglob("client-0*"))
+    assert not list((folder / "my-app" / "run").rglob("client-0*"))
     states = [path.name for path in (folder / "state").rglob("*.safetensors")]
     assert len(states) == 6
 
 
 def test_forgetting_is_measured_on_real_nodes(played: tuple[Path, RealFederation]) -> None:
     folder, _ = played
-    (probed,) = [line for line in lines(folder / "app" / "run", files.METRICS) if "forgetting" in line]
+    (probed,) = [line for line in lines(folder / "my-app" / "run", files.METRICS) if "forgetting" in line]
     assert probed["round"] == 3
 
 
 def test_a_node_that_was_killed_is_left_out_and_named(played: tuple[Path, RealFederation]) -> None:
     folder, _ = played
-    run = folder / "app" / "run"
+    run = folder / "my-app" / "run"
     assert sorted(lines(run, files.METRICS)[3]["clients"]) == [0, 1]
     left_out = [event["message"] for event in lines(run, files.EVENTS) if event["event"] == "missing"]
     assert len(left_out) == 1
@@ -123,7 +113,7 @@ def test_a_node_that_was_killed_is_left_out_and_named(played: tuple[Path, RealFe
 
 def test_it_ends_with_a_report(played: tuple[Path, RealFederation]) -> None:
     folder, _ = played
-    page = (folder / "app" / "run" / files.REPORT).read_text()
+    page = (folder / "my-app" / "run" / files.REPORT).read_text()
     assert "SCAFFOLD" in page
     assert "round 4, missing: client 2 is left out of round 4" in page
 
@@ -135,12 +125,11 @@ def simulating(folder: Path) -> Iterator[dict[str, str]]:
     ray = tempfile.mkdtemp(prefix="ray")
     environment = {
         **os.environ,
+        **QUIET,
         "FLWR_HOME": str(folder / "home"),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
         "RAY_TMPDIR": ray,
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "PATH": PATH,
     }
     port = environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
     link = subprocess.Popen(
@@ -163,19 +152,13 @@ def simulating(folder: Path) -> Iterator[dict[str, str]]:
         shutil.rmtree(ray, ignore_errors=True)
 
 
-def simulated(environment: dict[str, str], app: Path, *words: str) -> str:
-    """What `flwr run` in simulation prints, which must succeed."""
-    nodes = ["--federation-config", "num-supernodes=3"]
-    done = subprocess.run(
-        [str(BIN / "flwr"), "run", str(app), "local", "--stream", *nodes, *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+def done(environment: dict[str, str], line: str) -> str:
+    """What a command prints, which must succeed."""
+    found = subprocess.run(
+        line, shell=True, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout + found.stderr
 
 
 def test_the_generated_app_runs_in_flowers_simulation_with_the_bits_of_serial(tmp_path: Path) -> None:
@@ -186,17 +169,19 @@ def test_the_generated_app_runs_in_flowers_simulation_with_the_bits_of_serial(tm
         "forgetting.every=0",
         "evaluation.test_last=1",
     ]
-    command("flower", "init", tmp_path / "app", "--recipe", "demo", *words)
     with simulating(tmp_path) as environment:
-        simulated(environment, tmp_path / "app")
+        printed = done(environment, f"fedrecall flower init {tmp_path}/app --recipe demo {' '.join(words)}")
+        (line,) = (line for line in printed.splitlines() if "flwr run" in line and "local" in line)
+        done(environment, line)
     assert model(tmp_path / "app" / "run") == model(serial(tmp_path / "serial", "demo", *words))
-    assert app_config(tmp_path / "app")["clients"] == 3
 
 
 def test_the_example_with_our_loss_runs_and_logs_forgetting(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "flower-wsm"
     with simulating(tmp_path) as environment:
-        printed = simulated(environment, example, "--run-config", f'out="{tmp_path}/accuracy.json"')
+        out = f"--run-config 'out=\"{tmp_path}/accuracy.json\"'"
+        nodes = "--federation-config 'num-supernodes=3'"
+        printed = done(environment, f"flwr run {example} local --stream {nodes} {out}")
     measured = json.loads((tmp_path / "accuracy.json").read_text())
     assert list(measured) == ["1", "2", "3"]
     assert measured["1"]["forgetting"] == 0.0

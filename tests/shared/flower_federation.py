@@ -1,8 +1,10 @@
-"""A real federation on this machine: SuperLink and SuperNodes as processes, with TLS and keys made here."""
+"""A real federation on this machine, by the commands of docs/deploy.md: SuperLink and SuperNodes as processes."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import socket
 import ssl
@@ -13,19 +15,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 HERE = "127.0.0.1"
 BIN = Path(sys.executable).parent
-PEM = serialization.Encoding.PEM
-PLAIN = serialization.NoEncryption()
+PATH = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+APP, CERTIFICATES, SUPERLINK, KEYS, SUPERNODE, RUN, RESUME = re.findall(r"```console\n(.*?)\n```", PAGE, re.DOTALL)
+(CONFIG,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 
 def free_port() -> int:
@@ -34,74 +32,46 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def write_certificates(folder: Path) -> None:
-    """`ca.crt`, and a server's `server.pem` and `server.key` for this machine, as docs/deploy.md makes them."""
-    ca_key, server_key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a test's authority")])
-    now, ca = datetime.now(UTC), x509.BasicConstraints(ca=True, path_length=None)
-
-    def begun(name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder(ca_name, name, key.public_key(), x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
-        )
-
-    authority = begun(ca_name, ca_key).add_extension(ca, critical=True).sign(ca_key, hashes.SHA384())
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(IPv4Address(HERE))])
-    server_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    server = begun(server_name, server_key).add_extension(names, critical=False).sign(ca_key, hashes.SHA384())
-    (folder / "ca.crt").write_bytes(authority.public_bytes(PEM))
-    (folder / "server.pem").write_bytes(server.public_bytes(PEM))
-    (folder / "server.key").write_bytes(
-        server_key.private_bytes(PEM, serialization.PrivateFormat.TraditionalOpenSSL, PLAIN)
-    )
-
-
-def write_key(path: Path) -> None:
-    """A node's key and, beside it, its public half: ECDSA in OpenSSH's format."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    path.write_bytes(key.private_bytes(PEM, serialization.PrivateFormat.OpenSSH, PLAIN))
-    path.chmod(0o600)
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    path.with_suffix(".pub").write_bytes(public)
-
-
 class RealFederation:
-    """Its processes, each the leader of a group that is ended as a whole."""
+    """Its processes, each the leader of a group that is ended as a whole. All happens in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
-        self.environment = {
-            **os.environ,
-            "FLWR_HOME": str(folder / "home"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
-        }
+        self.environment = {**os.environ, **QUIET, "FLWR_HOME": str(folder / "home"), "PATH": PATH}
         (folder / "home").mkdir(parents=True)
-        (folder / "home" / "config.toml").write_text(
-            f'[superlink]\ndefault = "real"\n\n[superlink.real]\naddress = "{HERE}:{self.port}"\n'
-            f'root-certificates = "{folder / "ca.crt"}"\n'
-        )
+        config = CONFIG.replace("/path/to", str(folder)).replace("8000", str(self.port))
+        (folder / "home" / "config.toml").write_text(config)
 
     def start(self) -> None:
-        write_certificates(self.folder)
-        tls = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
-        self._begin(
-            "superlink",
-            "flower-superlink",
-            *["--host", HERE, "--port", str(self.port), *tls],
-            *["--enable-supernode-auth", "--disable-runtime-dependency-installation"],
-        )
+        for block in (APP, CERTIFICATES):
+            for line in block.splitlines():
+                self.do(line)
+        self._begin("superlink", SUPERLINK)
         self._wait_until_healthy()
 
-    def _begin(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+    def do(self, line: str, seconds: float = 300) -> str:
+        """The output of a command of the page, which must succeed."""
+        done = subprocess.run(
+            line,
+            shell=True,
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def _begin(self, name: str, line: str) -> subprocess.Popen[bytes]:
+        """Start a command of the page, with ports that are free."""
+        words = shlex.split(line.replace("8000", str(self.port)).replace("9100", str(free_port())))
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [str(BIN / command[0]), *command[1:]],
+                [str(BIN / words[0]), *words[1:]],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=log,
@@ -123,46 +93,19 @@ class RealFederation:
                     raise
                 time.sleep(0.2)
 
-    def flwr(self, *words: str, seconds: float = 300) -> str:
-        """The output of one of Flower's commands, which must succeed."""
-        done = subprocess.run(
-            [str(BIN / "flwr"), *words],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def node(self, client: int, config: str, *, registered: bool = True, name: str = "") -> None:
-        """Start a SuperNode with a key of its own."""
-        name = name or f"node{client}"
-        key = self.folder / name
-        if not key.exists():
-            write_key(key)
-            if registered:
-                self.flwr("supernode", "register", f"{name}.pub", "real")
-        self.nodes[client] = self._begin(
-            f"{name}-log",
-            "flower-supernode",
-            *["--superlink", f"{HERE}:{self.port}", "--root-certificates", "ca.crt"],
-            *["--port", str(free_port()), "--auth-supernode-private-key", name],
-            *["--node-config", config],
-        )
-
-    def plain_node(self, config: str) -> subprocess.Popen[bytes]:
-        """A SuperNode that speaks without TLS."""
-        write_key(self.folder / "plain")
-        self.flwr("supernode", "register", "plain.pub", "real")
-        return self._begin(
-            "plain-log",
-            "flower-supernode",
-            *["--insecure", "--superlink", f"{HERE}:{self.port}", "--port", str(free_port())],
-            *["--auth-supernode-private-key", "plain", "--node-config", config],
-        )
+    def node(self, client: int, name: str, *, registered: bool = True, tls: bool = True) -> None:
+        """Start a SuperNode with a key of its own, as the page does; or without a key that is known, or without
+        TLS."""
+        make_key, register = KEYS.replace("node0", name).splitlines()
+        self.do(make_key)
+        if registered:
+            self.do(register)
+        line = SUPERNODE.replace("supernode-private-key node0", f"supernode-private-key {name}")
+        line = line.replace("partition-id=0", f"forgetting=true partition-id={client}")
+        line = line.replace("client-0.npz", f"client-{client}.npz").replace("state/0", f"state/{client}")
+        if not tls:
+            line = line.replace("--root-certificates ca.crt", "--insecure")
+        self.nodes[client] = self._begin(name, line)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
