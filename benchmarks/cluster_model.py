@@ -4,8 +4,8 @@
 
 The driver does one thing at a time: it hands a parcel to a worker, takes its answer, and hands out the next. A
 worker trains the clients of its parcel, or adds up a leaf. What is simulated is when each of them waits for the
-other; what it costs is what `benchmarks/cluster.py` has measured, but for the seconds of a client's training, which
-are given.
+other; what it costs is what `benchmarks/cluster.py` has measured, but for the seconds of a client's training,
+which are given.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("costs", type=Path)
     costs = json.loads(parser.parse_args(arguments).costs.read_text())
-    print(
-        "model      seconds a client   clients a round   workers   sums       seconds a round   ideal   driver busy"
-    )
+    print("model      seconds a client  clients a round  workers  sums     seconds a round  ideal  driver busy")
     for model, size in MODELS.items():
         for seconds in (0.1, 1.0, 10.0):
             for clients, workers in ((100, 10), (1_000, 100), (10_000, 100), (10_000, 1_000), (100_000, 1_000)):

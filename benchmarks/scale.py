@@ -1,6 +1,7 @@
 """Start-up, memory and seconds a round with few and with very many clients, of which equally many take part.
 
     python benchmarks/scale.py                      2,000 and 100,000 clients of 20 samples, 500 a round
+    python benchmarks/scale.py --clients 2000 1000000 --samples 4 --features 32 --per-round 2000 --engine ray
 
 The samples are made up and written once; both federations map the same file.
 """
@@ -19,15 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-SAMPLES, FEATURES, PER_ROUND, STEPS, BATCH = 20, 512, 500, 2, 10
+STEPS, BATCH = 2, 10
 
 
-def write(folder: Path, clients: int) -> None:
+def write(folder: Path, count: int, features: int) -> None:
     """float16 samples in a mapped file, a part at a time."""
-    count = clients * SAMPLES
-    x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float16, (count, FEATURES))
+    x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float16, (count, features))
     random = np.random.default_rng(0)
-    part = random.normal(size=(100_000, FEATURES)).astype(np.float16)
+    part = random.normal(size=(100_000, features)).astype(np.float16)
     for start in range(0, count, len(part)):
         x[start : start + len(part)] = part[: count - start]
     x.flush()
@@ -40,7 +40,7 @@ def peak() -> int:
         return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
-def run(folder: Path, clients: int, engine: str, rounds: int) -> None:
+def run(folder: Path, clients: int, engine: str, chosen: argparse.Namespace) -> None:
     """One run, in a process of its own; prints what was measured."""
     began = time.perf_counter()
     import torch
@@ -48,19 +48,19 @@ def run(folder: Path, clients: int, engine: str, rounds: int) -> None:
     from fedrecall import CrossEntropy, FedAvg, Federation, Local, Natural, federate
 
     x = np.load(folder / "x.npy", mmap_mode="r")
-    ids = np.repeat(np.arange(clients), SAMPLES)
+    ids = np.repeat(np.arange(clients), chosen.samples)
     federation = Federation.from_arrays(
         x[: len(ids)], np.load(folder / "y.npy")[: len(ids)], ids=ids, num_classes=10,
         partition=Natural(validation=0.0),
     )  # fmt: skip
     first: list[float] = []
     done = federate(
-        torch.nn.Linear(FEATURES, 10),
+        torch.nn.Linear(chosen.features, 10),
         federation,
         algorithm=FedAvg(),
         objective=CrossEntropy(),
-        rounds=rounds,
-        clients_per_round=PER_ROUND,
+        rounds=chosen.rounds,
+        clients_per_round=chosen.per_round,
         local=Local(steps=STEPS, batch_size=BATCH, lr=0.05),
         engine=engine,
         workers=1 if engine == "serial" else 2,
@@ -77,17 +77,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, nargs="+", default=[2000, 100_000])
     parser.add_argument("--engine", nargs="+", default=["vectorised", "serial"])
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--samples", type=int, default=20, help="of each client")
+    parser.add_argument("--features", type=int, default=512)
+    parser.add_argument("--per-round", type=int, default=500)
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.one:
-        run(chosen.one, chosen.clients[0], chosen.engine[0], chosen.rounds)
+        run(chosen.one, chosen.clients[0], chosen.engine[0], chosen)
         return 0
     with tempfile.TemporaryDirectory() as name:
-        write(Path(name), max(chosen.clients))
+        write(Path(name), max(chosen.clients) * chosen.samples, chosen.features)
         for engine in chosen.engine:
             for clients in chosen.clients:
                 words = ["--one", name, "--clients", str(clients), "--engine", engine]
-                words += ["--rounds", str(chosen.rounds)]
+                for key in ("rounds", "samples", "features", "per_round"):
+                    words += [f"--{key.replace('_', '-')}", str(getattr(chosen, key))]
                 command = [sys.executable, __file__, *words]
                 done = subprocess.run(command, check=True, capture_output=True, text=True)
                 found = json.loads(done.stdout.splitlines()[-1])

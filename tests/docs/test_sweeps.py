@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ray_cluster import start
 
 from fedrecall.studies.cells import cells_of, plan
 from fedrecall.studies.design import load_design
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
 COMMANDS = [shlex.split(block)[1:] for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)]
+HERE = [words for words in COMMANDS if "--ray-address" not in words]
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 FILES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
@@ -29,8 +31,8 @@ def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 def test_the_commands_run_and_leave_the_files_of_the_table(fedrecall) -> None:
-    assert [words[0] for words in COMMANDS] == ["sweep", "sweep", "compare"]
-    for words in COMMANDS:
+    assert [words[0] for words in HERE] == ["sweep", "sweep", "compare"]
+    for words in HERE:
         done = fedrecall(*words, *(["--quiet"] if words[0] == "sweep" else []))
         assert (done.code, done.err) == (0, "")
     (study,) = Path("runs").iterdir()
@@ -40,6 +42,18 @@ def test_the_commands_run_and_leave_the_files_of_the_table(fedrecall) -> None:
     assert len(list(study.glob("runs/*/seed-*/summary.json"))) == 8
     again = fedrecall("sweep", study / "study.yaml", "--out", study, "--quiet")  # is the same question
     assert (again.code, again.err) == (0, "")
+
+
+@pytest.mark.heavy
+def test_the_command_on_a_cluster_runs(fedrecall) -> None:
+    (words,) = [words for words in COMMANDS if words not in HERE]
+    cluster = start(nodes=0)
+    try:
+        done = fedrecall(*[cluster.address if word == "HOST:6379" else word for word in words], "--quiet")
+    finally:
+        cluster.shutdown()
+    assert (done.code, done.err) == (0, "")
+    assert len(list(Path("spread").glob("runs/*/seed-*/summary.json"))) == 4
 
 
 def test_the_file_is_a_study() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.common.config import validate_config
 from flwr.common.constant import FAB_MAX_SIZE
 
+from fedrecall.cli.flower import init
 from fedrecall.recipe.layers import load
 
 WORDS = ["partition.clients=3", "rounds=2"]
@@ -22,6 +24,14 @@ def made(tmp_path: Path, fedrecall: Any) -> Path:
     done = fedrecall("flower", "init", str(tmp_path / "my-app"), "--recipe", "demo", *WORDS)
     assert done.code == 0, done.err
     return tmp_path / "my-app"
+
+
+def test_the_example_of_its_help_works(tmp_path: Path, fedrecall: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(str(init.epilog).partition(": ")[2])[1:]
+    assert " ".join(words) in " ".join(fedrecall(*words[:2], "--help").out.split())
+    assert fedrecall(*words).code == 0
+    assert (tmp_path / "my-app" / "pyproject.toml").exists()
 
 
 def test_the_app_is_small_and_complete(made: Path) -> None:

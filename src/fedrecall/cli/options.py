@@ -36,6 +36,12 @@ trust_option = click.option(
 report_option = click.option(
     "--report/--no-report", default=True, help="Write report.html at the end (default), or not."
 )
+jobs_option = click.option(
+    "--jobs",
+    type=int,
+    metavar="N",
+    help="Runs at once (default: as many as there are CPUs, or room on the cluster).",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
@@ -53,7 +59,7 @@ def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     command = device_option(command)
     command = click.option("--workers", metavar="N", help="Worker processes: a number, or auto.")(command)
     command = click.option(
-        "--ray-address", metavar="HOST:PORT", help="With --engine ray: the cluster; default: Ray on this machine."
+        "--ray-address", metavar="HOST:PORT", help="A Ray cluster to train on, by the engine ray."
     )(command)
     return click.option("--engine", metavar="NAME", help="auto, serial, processes, vectorised or ray.")(command)
 

@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 @click.argument("what")
 @click.argument("part", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=V1,V2..]...")
 @click.option("--rounds", type=int, metavar="N", help="A shorter version, never set against published numbers.")
-@click.option("--jobs", type=int, metavar="N", help="Runs at once (default: as many as there are CPUs).")
+@click.option(
+    "--jobs",
+    type=int,
+    metavar="N",
+    help="Runs at once (default: as many as there are CPUs, or fit on the cluster).",
+)
 @click.option("--dry-run", is_flag=True, help="Say what there is to do and how long it takes, and do nothing.")
 @out_option
 @engine_options

@@ -48,7 +48,12 @@ def complete_study(context: click.Context, parameter: click.Parameter, typed: st
 @click.option("--same-partition", is_flag=True, default=None, help="Seeds leave the partition as it is.")
 @click.option("--baseline", multiple=True, metavar="KEY=VALUE", help="What differences are to, paired by seeds.")
 @click.option("--choose", multiple=True, metavar="KEY", help="Take the value that is best on validation data.")
-@click.option("--jobs", type=int, metavar="N", help="Runs at once (default: as many as there are CPUs).")
+@click.option(
+    "--jobs",
+    type=int,
+    metavar="N",
+    help="Runs at once (default: as many as there are CPUs, or fit on the cluster).",
+)
 @click.option("--dry-run", is_flag=True, help="List the runs, and how far they are, and do nothing.")
 @click.option(
     "--time", "timed", is_flag=True, help="With --dry-run: try some rounds, and say how long it will take."
@@ -82,6 +87,7 @@ def sweep(
     """Run RECIPE with every combination of values and every seed; the same command goes on where it was.
 
     RECIPE is a shipped recipe or study, or a YAML file of either. Values of a key are given as KEY=V1,V2,..
+    With --engine ray, the runs are spread over the nodes of a Ray cluster.
     Ends with exit code 0 if every run is finished, 3 if some diverged, 1 if some failed.
     """
     from fedrecall.studies.design import grid_of, load_design

@@ -26,28 +26,32 @@ NARROW = 128
 DENSE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Flatten, nn.Identity)
 
 
+def asked_for(execution: Execution) -> type[Engine] | None:
+    """The engine that the settings name, or whose cluster they name; None: the one that fits."""
+    if execution.engine != "auto":
+        return ENGINES[execution.engine]
+    clusters = [kind for kind in ENGINES.values() if kind.elsewhere]
+    return clusters[0] if execution.ray_address is not None else None
+
+
 def check_execution(execution: Execution) -> None:
     """An `InputError` if the settings ask an engine, or the machine, for what it has not."""
-    name, most = execution.engine, None
-    kind = ENGINES.get(name)
+    name = execution.engine
+    if name != "auto" and name not in ENGINES:
+        raise InputError(f"execution.engine is {name!r}; {nearest(name, ['auto', *ENGINES])}")
+    kind = asked_for(execution)
     if execution.device != "auto" and not (kind and kind.elsewhere):
         find(execution.device)
-    for key, given in (("ray_address", execution.ray_address), ("resources", execution.resources)):
-        if given is not None and not (kind and kind.elsewhere):
-            able = " or ".join(repr(other) for other, one in ENGINES.items() if one.elsewhere)
-            raise InputError(f"execution.{key} is {given!r}, but the engine is {name!r}; it is for {able}")
-    if name != "auto":
-        if name not in ENGINES:
-            raise InputError(f"execution.engine is {name!r}; {nearest(name, ['auto', *ENGINES])}")
-        most = ENGINES[name].most_workers
-        ENGINES[name].check(execution)
-        if execution.client_timeout is not None and not ENGINES[name].replaces_workers:
-            able = " or ".join(repr(other) for other, kind in ENGINES.items() if kind.replaces_workers)
-            raise InputError(
-                f"execution.client_timeout is {execution.client_timeout}, but the engine {name!r} has no worker "
-                f"processes that could be replaced; choose {able}"
-            )
-    if most is not None and execution.workers != "auto" and execution.workers > most:
+    if kind is None:
+        return
+    kind.check(execution)
+    if execution.client_timeout is not None and not kind.replaces_workers:
+        able = " or ".join(repr(other) for other, one in ENGINES.items() if one.replaces_workers)
+        raise InputError(
+            f"execution.client_timeout is {execution.client_timeout}, but the engine {name!r} has no worker "
+            f"processes that could be replaced; choose {able}"
+        )
+    if kind.most_workers is not None and execution.workers != "auto" and execution.workers > kind.most_workers:
         raise InputError(f"execution.workers is {execution.workers}; the engine {name!r} has one worker")
 
 
@@ -66,8 +70,9 @@ def choose(
     many_small = (
         clients_per_round >= MANY_CLIENTS and is_narrow_and_dense(module) and Vectorised.why_not(job) is None
     )
-    if execution.engine != "auto":
-        kind, most = ENGINES[execution.engine], None
+    asked = asked_for(execution)
+    if asked is not None:
+        kind, most = asked, None
     elif many_small:
         kind, most = Vectorised, None
     else:
@@ -82,7 +87,7 @@ def choose(
 
 def devices_for(execution: Execution, step_operations: float, dtype: torch.dtype) -> list[str]:
     """The devices that a run's workers train on, here or elsewhere."""
-    kind = ENGINES.get(execution.engine)
+    kind = asked_for(execution)
     if kind is not None and kind.elsewhere:
         return accelerators.choose_elsewhere(execution.device, execution.resources or {})
     return accelerators.choose(execution.device, step_operations, dtype)

@@ -302,6 +302,9 @@ class Experiment:
         heeds_time = self.engine.replaces_workers or self.engine.leaves_out_clients
         if self.recipe.execution.client_timeout is not None and not heeds_time:
             yield f"execution.client_timeout has no effect: the engine is {self.engine.name!r}, without workers"
+        for key in ("ray_address", "resources"):
+            if getattr(self.recipe.execution, key) is not None and not self.engine.elsewhere:
+                yield f"execution.{key} has no effect: the engine is {self.engine.name!r}, on this machine"
         yield from self._device_warnings()
         if self.recipe.batch_norm == "local" and has_statistics(self.flat.module) and not self.algorithm.personal:
             yield "batch_norm is local: model.safetensors has the initial statistics, each client keeps its own"

@@ -12,6 +12,7 @@ from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
 from fedrecall.studies.cells import PlannedRun
 from fedrecall.studies.folder import StudyFolder
+from fedrecall.studies.packed_folder import replaced_folder
 
 HEAVY = shutil.ignore_patterns(files.CHECKPOINTS, files.STATES, files.MODEL, files.LOCK, files.REPORT)
 
@@ -42,8 +43,6 @@ def finished_beside(study: Path) -> Iterable[tuple[Path, dict[str, object]]]:
 
 
 def copy_records(run: Path, place: Path) -> None:
-    """What tables and figures are made of. A copy that is not whole is none: its name comes last."""
-    beside = place.with_name(f"{place.name}.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    shutil.copytree(run, beside, ignore=HEAVY)
-    beside.rename(place)
+    """What tables and figures are made of."""
+    with replaced_folder(place) as beside:
+        shutil.copytree(run, beside, ignore=HEAVY, dirs_exist_ok=True)

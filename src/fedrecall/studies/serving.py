@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -65,7 +65,7 @@ def begin(connection: Connection) -> None:
     try:
         while (order := orders.get()) is not None:
             with printing_to(order.log):
-                answer = carry_out(order, connection)
+                answer = carry_out(order, Told(connection))
             connection.send(answer)
             if answer[0] == "interrupted":
                 return
@@ -83,10 +83,12 @@ def listen(connection: Connection, orders: SimpleQueue[Order | None]) -> None:
         os._exit(1)
 
 
-def carry_out(order: Order, connection: Connection) -> Answer:
+def carry_out(order: Order, watcher: Watcher) -> Answer:
     """The run from where it is to its end: how that was, and what is to be said about it."""
     try:
-        execute([plan_of(order)], report=None, quiet=True, callbacks=[Told(connection)])
+        plan = plan_of(order)
+        with closing(plan.experiment.federation):  # its files are of no use to the next run
+            execute([plan], report=None, quiet=True, callbacks=[watcher])
     except KeyboardInterrupt as stop:
         return "interrupted", str(stop)
     except DivergedError as error:

@@ -25,7 +25,10 @@ from fedrecall.simulation.progress import is_wanted
 from fedrecall.studies.cells import Cell, PlannedRun, Slot, cells_of, plan
 from fedrecall.studies.design import Design, load_design
 from fedrecall.studies.folder import OVER, State, StudyFolder
-from fedrecall.studies.pool import Pool
+from fedrecall.studies.pool import RunPool, Seen
+from fedrecall.studies.process_pool import ProcessPool
+from fedrecall.studies.ray_pool import RayPool
+from fedrecall.studies.spread import Spread, in_one_process, refuse_workers
 from fedrecall.studies.table import StudyTable, study_table
 from fedrecall.studies.table_texts import as_csv, as_latex, as_markdown
 
@@ -121,6 +124,7 @@ def sweep(
     choose: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     same_partition: bool | None = None,
+    execution: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
@@ -130,8 +134,9 @@ def sweep(
 
     `recipe` is a shipped recipe's name or a file, or those of a study, over which the rest goes. The same call
     goes on where it was: runs that are done are kept. `jobs` runs go at once, by default as many as there are
-    CPUs. Runs are made by recipes alone; for a model or data given as Python objects, call `federate` in a loop.
-    (docs/sweeps.md has examples.)
+    CPUs. `execution` is that of every run; with the engine `ray`, runs are spread over a cluster. Runs are made by
+    recipes alone; for a model or data given as Python objects, call `federate` in a loop. (docs/sweeps.md has
+    examples.)
     """
     given = {
         "cases": cases and [dict(case) for case in cases],
@@ -141,7 +146,7 @@ def sweep(
         "settings": settings and dict(settings),
         "same_partition": same_partition,
     }
-    asked = Asked.of(str(recipe), load_design(str(recipe), grid=grid, **given), out, jobs)
+    asked = Asked.of(str(recipe), load_design(str(recipe), grid=grid, **given), out, jobs, dict(execution or {}))
     return carry_out(asked, quiet=not is_wanted(progress), report=report)
 
 
@@ -153,6 +158,7 @@ class Asked:
     runs: list[PlannedRun]
     path: Path
     jobs: int
+    spread: Spread | None = None  # over a cluster
 
     @classmethod
     def of(
@@ -167,12 +173,23 @@ class Asked:
         if jobs is not None and jobs < 1:
             raise InputError(f"jobs is {jobs}; at least one was expected")
         cells = cells_of(design)
-        jobs = min(jobs or usable_cpus(), len(cells) * len(design.seeds))
+        here = min(jobs or usable_cpus(), len(cells) * len(design.seeds))
         # Runs that go at once share the CPUs: each has one worker. The bits are the same.
-        one = {"workers": 1} if jobs > 1 else {}
+        one = {"workers": 1} if here > 1 else {}
         runs = plan(design, cells, {**one, **(execution or {})})
         path = Path(out) if out is not None else Path("runs") / f"{Path(source).stem}-sweep-{design.digest()[:8]}"
-        return cls(design, runs, path, jobs)
+        spread = Spread.of(runs)
+        if spread is None:
+            return cls(design, runs, path, here)
+        refuse_workers(execution or {})
+        runs, room = [in_one_process(run) for run in runs], spread.room()
+        return cls(design, runs, path, min(jobs or room, room, len(runs)), spread)
+
+    def pool(self, folder: StudyFolder, seen: Seen) -> RunPool[Any]:
+        """Who carries out the runs."""
+        if self.spread is None:
+            return ProcessPool(folder, self.jobs, seen)
+        return RayPool(folder, self.jobs, seen, self.spread)
 
     def states(self) -> dict[Slot, State]:
         """How far each run is; a run of another recipe in its place is an `InputError`."""
@@ -196,7 +213,7 @@ def carry_out(asked: Asked, *, quiet: bool, report: bool) -> Study:
         study = Study(asked.path)
         with Progress(asked.runs, states, asked.jobs, quiet=quiet) as progress:
             try:
-                Pool(folder, asked.jobs, progress.seen).carry_out(left, progress.tick)
+                asked.pool(folder, progress.seen).carry_out(left, progress.tick)
             except KeyboardInterrupt:
                 done = sum(state.kind in OVER for state in study.states.values())
                 raise Interrupted(

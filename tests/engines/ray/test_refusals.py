@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from fedrecall.engines.auto import check_execution, devices_for
+from fedrecall.engines import ENGINES
+from fedrecall.engines.auto import asked_for, devices_for
 from fedrecall.engines.ray.cluster import Cluster, how_often, refuse_silent
 from fedrecall.errors import InputError
 from fedrecall.recipe.settings import Execution
@@ -36,14 +37,19 @@ def test_what_is_no_address_of_a_head_is_refused(address) -> None:
         refuse_silent(address)
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [({"ray_address": "auto"}, "ray_address is 'auto'"), ({"resources": {"CPU": 2}}, "resources is")],
-)
-@pytest.mark.parametrize("engine", ["auto", "processes"])
-def test_settings_of_a_cluster_are_for_the_engine_ray(engine, given, named) -> None:
-    with pytest.raises(InputError, match=rf"execution.{named}.*the engine is '{engine}'; it is for 'ray'"):
-        check_execution(Execution(engine=engine, **given))
+def test_an_address_alone_means_the_engine_ray() -> None:
+    assert asked_for(Execution(ray_address="auto")) is ENGINES["ray"]
+    assert asked_for(Execution(engine="serial", ray_address="auto")) is ENGINES["serial"]
+    assert asked_for(Execution(resources={"CPU": 2})) is None
+
+
+def test_settings_of_a_cluster_that_have_no_effect_are_noted(fedrecall, tmp_path) -> None:
+    settings = ["rounds=1", "execution.ray_address=127.0.0.1:1", "execution.resources={CPU: 2}"]
+    done = fedrecall("run", "demo", *settings, "--engine", "serial", "--out", tmp_path / "run", "--quiet")
+    assert done.code == 0
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    for key in ("ray_address", "resources"):
+        assert f"execution.{key} has no effect: the engine is 'serial', on this machine" in events
 
 
 def test_the_room_of_a_node_is_that_of_its_scarcest_resource() -> None:

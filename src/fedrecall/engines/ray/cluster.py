@@ -6,12 +6,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
+import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fedrecall.errors import InputError
+from fedrecall.recipe.settings import Execution
 
 ANSWER = 10.0  # seconds for an address to answer
 # Of a Ray that is started here. Nobody on the network reaches it, and it tells nobody that it is there.
@@ -53,7 +57,7 @@ class Cluster:
         else:
             options["address"] = address
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), own_sigterm():
                 warnings.simplefilter("ignore")  # of Ray's, about its next release
                 self.ray.init(**options)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
@@ -76,9 +80,14 @@ class Cluster:
         """The number of workers: as many as asked for or, without a number, as many as fit."""
         room = self.fits(asked)
         if room < (workers or 1):
+            who = (
+                f"{workers} workers with {in_words(asked)} each were"
+                if workers
+                else f"a worker with {in_words(asked)} was"
+            )
             raise InputError(
-                f"{workers or 1} workers with {in_words(asked)} each were asked for (execution.workers, "
-                f"execution.resources), but the cluster has room for {room}: {self.in_words()}"
+                f"{who} asked for (execution.workers, execution.resources), but the cluster has room for {room}: "
+                f"{self.in_words()}"
             )
         return workers or room
 
@@ -88,11 +97,18 @@ class Cluster:
         each = "; ".join(in_words(plain(node)) for node in nodes)
         return f"{len(nodes)} node{'s' if len(nodes) != 1 else ''} ({each})" if nodes else "no nodes"
 
-    def actor(self, kind: type, asked: Resources) -> Any:
+    def silence(self, asked: Resources, workers: int, seconds: float) -> InputError:
+        """What is said if none begins in time."""
+        return InputError(
+            f"no worker has begun within {seconds:.0f} s: {workers} with {in_words(asked)} each were asked for, "
+            f"and the cluster has {self.in_words()}; {self.free_in_words()} are free"
+        )
+
+    def actor(self, kind: type, asked: Resources, **more: Any) -> Any:
         """One somewhere on the cluster, with these resources; it waits for them."""
         others = {name: share for name, share in asked.items() if name not in ("CPU", "GPU", "memory")}
         shares = {"num_cpus": asked.get("CPU", 0.0), "num_gpus": asked.get("GPU", 0.0), "resources": others}
-        options = {**shares, "memory": asked.get("memory"), "scheduling_strategy": "SPREAD"}
+        options = {**shares, "memory": asked.get("memory"), "scheduling_strategy": "SPREAD", **more}
         return self.ray.remote(kind).options(**options).remote()
 
     def actor_on(self, kind: type, node: str) -> Any:
@@ -115,6 +131,28 @@ class Cluster:
         if self._ours:
             with contextlib.suppress(Exception):  # a cluster that is gone is closed
                 self.ray.shutdown()
+
+
+@contextmanager
+def own_sigterm() -> Iterator[None]:
+    """Ray takes SIGTERM for itself, and would end the process without a checkpoint."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def resources_of_worker(execution: Execution, threads: int, device: str) -> dict[str, float]:
+    """What it takes of its node, with so many threads on a device of this kind."""
+    asked: dict[str, float] = {"CPU": float(threads)}
+    if device == "cuda":
+        asked["GPU"] = 1.0 / execution.workers_per_device
+    asked |= execution.resources or {}
+    if not any(asked.values()):
+        raise InputError("execution.resources asks for nothing; some of CPU, GPU or a node's own was expected")
+    return asked
 
 
 def refuse_silent(address: str | None) -> None:

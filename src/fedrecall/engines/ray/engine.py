@@ -27,7 +27,7 @@ from fedrecall.engines.answering import Message
 from fedrecall.engines.parcels import Parcel, unstacked
 from fedrecall.engines.pool import MOST_DEATHS, START, GoneError, Member, WorkerPool
 from fedrecall.engines.ray.adding import Adding, Additions, LostError
-from fedrecall.engines.ray.cluster import Cluster, in_words, ray_module, refuse_silent
+from fedrecall.engines.ray.cluster import Cluster, ray_module, refuse_silent, resources_of_worker
 from fedrecall.engines.ray.parcel_post import pack, unpack, unpack_copy
 from fedrecall.engines.ray.samples import SampleSource, Supplies
 from fedrecall.engines.ray.states import FolderToken
@@ -89,7 +89,7 @@ class Ray(WorkerPool[Actor]):
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(job.local.threads)
         try:
-            self._asked = self._resources(job)
+            self._asked = resources_of_worker(self.execution, job.local.threads, self.devices[0].kind)
             wanted = None if self.execution.workers == "auto" else self.execution.workers
             self.workers = self._cluster.refuse_too_little(self._asked, wanted)
             self._token.leave()
@@ -103,29 +103,10 @@ class Ray(WorkerPool[Actor]):
             self.close()
             raise
 
-    def _resources(self, job: Job) -> dict[str, float]:
-        """What a worker takes of its node."""
-        asked: dict[str, float] = {"CPU": float(job.local.threads)}
-        if self.devices[0].kind == "cuda":
-            asked["GPU"] = 1.0 / self.execution.workers_per_device
-        asked |= self.execution.resources or {}
-        if not any(asked.values()):
-            raise InputError("execution.resources asks for nothing; some of CPU, GPU or a node's own was expected")
-        return asked
-
     def _fill(self) -> None:
         """Those for which there is no room now wait in the cluster's queue, and join when there is."""
-        options: dict[str, Any] = {
-            "num_cpus": self._asked.get("CPU", 0.0),
-            "num_gpus": self._asked.get("GPU", 0.0),
-            "resources": {
-                name: share for name, share in self._asked.items() if name not in ("CPU", "GPU", "memory")
-            },
-            "memory": self._asked.get("memory"),
-            "scheduling_strategy": "SPREAD",
-        }
         while len(self._members) < self.workers:
-            handle = self._ray.remote(RayWorker).options(**options).remote()
+            handle = self._cluster.actor(RayWorker, self._asked)
             deadline = time.monotonic() + max(START, self.client_timeout or 0)
             begin = handle.begin.remote(self._setup)
             place = next(self._numbers), deadline, self.devices[0]
@@ -275,10 +256,7 @@ class Ray(WorkerPool[Actor]):
         if any(other.ready for other in self._members):
             member.deadline = time.monotonic() + START
             return
-        raise InputError(
-            f"no worker has begun within {START:.0f} s: {self.workers} with {in_words(self._asked)} each were "
-            f"asked for, and the cluster has {self._cluster.in_words()}; {self._cluster.free_in_words()} are free"
-        )
+        raise self._cluster.silence(self._asked, self.workers, START)
 
     def close(self) -> None:
         """End the workers: at once, unless they have nothing to do."""

@@ -5,6 +5,7 @@ Either way what is committed lies in the run's folder: a node that dies takes no
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class FolderToken:
 
     def remove(self) -> None:
         delete_file(self.path, self.path.parent)
+        with contextlib.suppress(OSError):  # there are states in it
+            self.path.parent.rmdir()
 
 
 class TravellingStates(States):

@@ -1,0 +1,53 @@
+"""A run's folder as one array of bytes, on its way between machines that do not share their disks."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedrecall.atomic_files import explain_write_errors
+from fedrecall.runs import files
+
+
+def pack(folder: Path) -> np.ndarray:
+    """All of it but the lock, which is of the machine that it is on."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path in sorted(folder.rglob("*")):
+            if path != folder / files.LOCK:
+                tar.add(path, str(path.relative_to(folder)), recursive=False)
+    return np.frombuffer(buffer.getbuffer(), np.uint8)
+
+
+def unpack(packed: np.ndarray, folder: Path) -> None:
+    """In place of what is there."""
+    safe: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4
+    with replaced_folder(folder) as beside, tarfile.open(fileobj=io.BytesIO(packed.tobytes())) as tar:
+        tar.extractall(beside, **safe)
+
+
+@contextmanager
+def replaced_folder(place: Path) -> Iterator[Path]:
+    """A folder beside, to be filled; at the end it becomes `place`. One that is not whole never has its name."""
+    beside, before = (place.with_name(f"{place.name}.{end}") for end in ("part", "before"))
+    try:
+        with explain_write_errors(place):
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir(parents=True)
+            yield beside
+            if place.exists():
+                shutil.rmtree(before, ignore_errors=True)
+                place.rename(before)
+            beside.rename(place)
+    finally:
+        if before.exists() and not place.exists():  # stopped between the two
+            before.rename(place)
+        for rest in (beside, before):
+            shutil.rmtree(rest, ignore_errors=True)

@@ -1,0 +1,183 @@
+"""Several runs at once on the nodes of a Ray cluster, or of a Ray on this machine: each has the bits of `serial`.
+
+A run whose actor or node dies is handed to another, from its last checkpoint in the study's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedrecall.atomic_files import explain_write_errors
+from fedrecall.engines.pool import MOST_DEATHS, START
+from fedrecall.engines.ray.cluster import Cluster
+from fedrecall.engines.ray.states import FolderToken
+from fedrecall.errors import ClientError, InputError
+from fedrecall.recipe.own_code import own_code
+from fedrecall.runs.mark import leave_mark
+from fedrecall.runs.reader import is_run
+from fedrecall.safe_parsing import yaml_value
+from fedrecall.studies.cells import PlannedRun
+from fedrecall.studies.folder import StudyFolder
+from fedrecall.studies.packed_folder import pack, unpack
+from fedrecall.studies.pool import GRACE, PAUSE, Member, RunPool, Seen
+from fedrecall.studies.ray_actor import Ended, RunActor, Setup
+from fedrecall.studies.serving import Order
+from fedrecall.studies.spread import Spread
+
+MOST_MOVES = 3  # of a run to another actor
+
+
+@dataclass(eq=False)
+class Actor(Member):
+    """A member that is an actor on some node."""
+
+    handle: Any
+    answer: Any  # the reference to how its run ended, or at first to whether it reaches the study's folder
+    progress: Any = None  # the reference to how far it is, if that was asked
+    reaches: bool = True
+
+
+class RayPool(RunPool[Actor]):
+    """Actors, placed by Ray."""
+
+    def __init__(self, folder: StudyFolder, jobs: int, seen: Seen, spread: Spread) -> None:
+        super().__init__(StudyFolder(folder.path.resolve()), jobs, seen)
+        self.spread = spread
+        self._moves: Counter[PlannedRun] = Counter()
+        self._stillborn = 0
+
+    def carry_out(self, runs: Sequence[PlannedRun], tick: Callable[[], None]) -> None:
+        if not runs:
+            return
+        self._cluster = Cluster(self.spread.address)
+        self._ray = self._cluster.ray
+        self._token = FolderToken(self.folder.path)
+        self._alive_at = time.monotonic()
+        try:
+            self._token.leave()
+            self._setup = self._ray.put(Setup(sys.path, Path.cwd(), self._token))
+            super().carry_out(runs, tick)
+        finally:
+            self._token.remove()
+            self._cluster.close()
+
+    def _start(self) -> Actor:
+        """It waits in the cluster's queue until there is room."""
+        handle = self._cluster.actor(RunActor, self.spread.asked, max_concurrency=2)
+        return Actor(handle, handle.begin.remote(self._setup), ready=False)
+
+    def _send(self, member: Actor, run: PlannedRun) -> None:
+        place = self.folder.run(run.slot)
+        order, member.progress = Order(run.recipe.tree(), place, self.folder.log(run.slot)), None
+        if member.reaches:
+            member.answer = member.handle.carry_out.remote(order)
+        else:
+            begun = pack(place) if is_run(place) else None
+            member.answer = member.handle.carry_out_apart.remote(order, begun)
+
+    def _wait(self) -> list[Actor]:
+        self._ask()
+        if any(member.ready for member in self.members):
+            self._alive_at = time.monotonic()
+        elif time.monotonic() - self._alive_at > START:
+            raise self._cluster.silence(self.spread.asked, self.jobs, START)
+        return self._answering([member for member in self.members if member.run or not member.ready], PAUSE)
+
+    def _answering(self, members: Sequence[Actor], seconds: float) -> list[Actor]:
+        """Those of them that have answered, as soon as one has."""
+        by_answer = {member.answer: member for member in members}
+        there, _ = self._ray.wait(list(by_answer), num_returns=1, timeout=seconds)
+        if there:
+            there, _ = self._ray.wait(list(by_answer), num_returns=len(by_answer), timeout=0)
+        return [by_answer[answer] for answer in there]
+
+    def _ask(self) -> None:
+        """How far the runs are; what was answered since it was asked last."""
+        busy = [member for member in self.members if member.run]
+        for member in busy:
+            member.progress = member.progress or member.handle.progress.remote()
+        asked = {member.progress: member for member in busy}
+        there, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0) if asked else ([], [])
+        for answer in there:
+            member = asked[answer]
+            member.progress = None
+            with contextlib.suppress(self._ray.exceptions.RayError):  # its end is heard of elsewhere
+                round = self._ray.get(answer)
+                if round and member.run:
+                    self.seen(member.run.slot, "round", round)
+
+    def _hear(self, member: Actor) -> None:
+        try:
+            answer = self._ray.get(member.answer)
+        except self._ray.exceptions.RayTaskError as error:
+            if not member.ready:
+                raise ClientError(f"a worker could not begin:\n\n{error}") from None
+            words = str(error.cause) if isinstance(error.cause, InputError) else str(error).splitlines()[-1]
+            self._answered(member, "failed", words)
+        except self._ray.exceptions.RayError:
+            self._gone(member)
+        else:
+            if not member.ready:
+                member.ready, member.reaches = True, answer
+                return
+            self._answered(member, *self._taken(member, answer))
+
+    def _taken(self, member: Actor, ended: Ended) -> tuple[str, str]:
+        """Put what came with the answer where it belongs; how the run ended, and why."""
+        assert member.run is not None
+        slot, recipe = member.run.slot, member.run.recipe
+        place, log = self.folder.run(slot), self.folder.log(slot)
+        try:
+            if ended.folder is not None:
+                unpack(ended.folder, place)
+            if ended.log:
+                with explain_write_errors(log), log.open("a", encoding="utf-8") as file:
+                    file.write(ended.log)
+            if is_run(place):  # made on another machine perhaps, at the word of the user of this one
+                leave_mark(place, own_code(yaml_value(recipe.yaml())))
+        except InputError as error:
+            return "failed", str(error)
+        return ended.kind, ended.words
+
+    def _gone(self, member: Actor) -> None:
+        """Its process or its node has died: another goes on with its run."""
+        run = member.run
+        self._end([member])
+        if run is None:
+            self._stillborn += 1
+            if self._stillborn == MOST_DEATHS * self.jobs:
+                raise ClientError("workers ended before they began; Ray's own logs say more (`ray logs`)")
+            return
+        self._moves[run] += 1
+        if self._moves[run] <= MOST_MOVES:
+            self.waiting.append(run)
+        else:
+            self._over(run, "failed", f"its worker died, or the node that it was on, {self._moves[run]} times")
+
+    def _end(self, members: Sequence[Actor]) -> None:
+        for member in members:
+            with contextlib.suppress(Exception):  # its node may be gone as well
+                self._ray.kill(member.handle)
+            self.members.remove(member)
+
+    def _stop(self) -> None:
+        """After the round that each is at."""
+        busy = [member for member in self.members if member.run]
+        for member in busy:
+            member.handle.stop.remote()
+        deadline = time.monotonic() + GRACE
+        while busy and time.monotonic() < deadline:
+            for member in self._answering(busy, deadline - time.monotonic()):
+                busy.remove(member)
+                with contextlib.suppress(self._ray.exceptions.RayError):
+                    self._taken(member, self._ray.get(member.answer))
+
+    def _close(self) -> None:
+        self._end(list(self.members))
