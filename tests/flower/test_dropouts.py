@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_grid import LocalGrid, app_config, grid_of, lines, made_app, model, run_app, serial
+from flower_grid import LocalGrid, app_config, events, grid_of, lines, made_app, model, run_app, serial
 from flwr.app import Message
 
 from fedrecall.data.export import arrays_of
@@ -44,7 +44,7 @@ def test_a_late_node_is_left_out_counted_and_named(tmp_path: Path, recipe_file: 
     losing(grid, 102, 2)
     summary = run_app(tmp_path / "app", config, grid)
     run = tmp_path / "app" / "run"
-    (event,) = lines(run, files.EVENTS)
+    (event,) = events(run)
     assert event == {
         "event": "missing",
         "round": 2,
@@ -109,8 +109,8 @@ def test_a_node_that_is_gone_is_left_out_until_it_is_back(tmp_path: Path, recipe
 
     grid.change = change
     run_app(tmp_path / "app", config, grid)
-    events = lines(tmp_path / "app" / "run", files.EVENTS)
-    assert "client 3 is left out of round 2: its node is not connected" in [event["message"] for event in events]
+    messages = [event["message"] for event in events(tmp_path / "app" / "run")]
+    assert "client 3 is left out of round 2: its node is not connected" in messages
     assert [3 in line["clients"] for line in lines(tmp_path / "app" / "run", files.METRICS)] == [True, False, True]
     (back,) = asked(grid, "train", 204)
     assert back.content["task"]["state"] == 1
@@ -178,7 +178,7 @@ def test_a_node_that_lost_its_state_is_left_out(tmp_path: Path, recipe_file: str
         path.unlink()
     longer = app_config(tmp_path / "app", resume=True, settings="rounds=2")
     run_app(tmp_path / "app", longer, grid_of(tmp_path / "app", longer, state=tmp_path / "state"))
-    messages = [event["message"] for event in lines(tmp_path / "app" / "run", files.EVENTS)]
+    messages = [event["message"] for event in events(tmp_path / "app" / "run")]
     assert "client 2 is left out of round 2: its node could not do the work; the node's log says why" in messages
 
 
@@ -216,7 +216,7 @@ def test_a_client_with_other_data_than_before_takes_no_part_in_what_is_resumed(
         np.savez(path, **arrays_of(federation, k))
     grid.configs[101]["data"], grid.configs[102]["data"] = str(tmp_path / "0.npz"), str(tmp_path / "1.npz")
     run_app(tmp_path / "app", longer, grid)
-    messages = [event["message"] for event in lines(tmp_path / "app" / "run", files.EVENTS)]
+    messages = [event["message"] for event in events(tmp_path / "app" / "run")]
     assert any("node 101 takes no part: client 1 has" in message for message in messages)
 
 

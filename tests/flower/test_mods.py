@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_grid import LocalGrid, grid_of, lines, made_app, run_app
+from flower_grid import LocalGrid, events, grid_of, lines, made_app, run_app
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
@@ -60,7 +60,7 @@ def test_flowers_clipping_bounds_every_update(tmp_path: Path, recipe_file: str, 
 def test_flowers_adaptive_clipping_goes_through(tmp_path: Path, recipe_file: str) -> None:
     grid = played(tmp_path, recipe_file, adaptiveclipping_mod, **{"clipping-norm": 0.01})
     np.testing.assert_allclose(norms(grid), 0.01, rtol=1e-3)
-    assert not (tmp_path / "app" / "run" / files.EVENTS).exists()
+    assert events(tmp_path / "app" / "run") == []
 
 
 def test_flowers_local_differential_privacy_adds_its_noise(tmp_path: Path, recipe_file: str) -> None:
@@ -74,7 +74,7 @@ def test_flowers_local_differential_privacy_adds_its_noise(tmp_path: Path, recip
 def test_batch_norms_statistics_go_through_a_clipping_mod(tmp_path: Path, recipe_file: str) -> None:
     net = ["model=resnet18", "model.norm=batch", "model.width=8", "local.steps=1"]
     played(tmp_path, recipe_file, fixedclipping_mod, *net, **{"clipping-norm": 1e6})
-    assert not (tmp_path / "app" / "run" / files.EVENTS).exists()
+    assert events(tmp_path / "app" / "run") == []
 
 
 @pytest.mark.parametrize("algorithm", OTHER_KEYS)
@@ -84,7 +84,7 @@ def test_an_algorithm_that_sends_other_tensors_than_it_gets_is_refused_by_the_mo
     with pytest.raises(InputError, match="0 of 4 clients answered"):
         played(tmp_path, recipe_file, fixedclipping_mod, f"algorithm={algorithm}", **{"clipping-norm": 1.0})
     assert "expects the keys in the ArrayRecord of the reply message to match" in caplog.text
-    left_out = [event["message"] for event in lines(tmp_path / "app" / "run", files.EVENTS)]
+    left_out = [event["message"] for event in events(tmp_path / "app" / "run")]
     assert len(left_out) == 4
 
 

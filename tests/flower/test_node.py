@@ -75,6 +75,14 @@ def test_a_configuration_that_is_none_is_refused(config: dict[str, Any], sentenc
         Node.of(config, {})
 
 
+@pytest.mark.parametrize(("own", "allows"), [({"data": "own.npz"}, False), ({}, True)])
+def test_who_has_data_of_its_own_allows_what_it_says_and_no_more(own: dict[str, Any], allows: bool) -> None:
+    made = node(**own)
+    assert (made.forgetting, made.class_counts) == (allows, allows)
+    said = node(**own, **{"forgetting": not allows, "share-class-counts": not allows})
+    assert (said.forgetting, said.class_counts) == (not allows, not allows)
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

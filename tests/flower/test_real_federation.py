@@ -27,7 +27,7 @@ from flower_federation import (
     free_port,
     real_federation,
 )
-from flower_grid import lines, model, serial
+from flower_grid import events, lines, model, serial
 
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
@@ -106,7 +106,7 @@ def test_a_node_that_was_killed_is_left_out_and_named(played: tuple[Path, RealFe
     folder, _ = played
     run = folder / "my-app" / "run"
     assert sorted(lines(run, files.METRICS)[3]["clients"]) == [0, 1]
-    left_out = [event["message"] for event in lines(run, files.EVENTS) if event["event"] == "missing"]
+    left_out = [event["message"] for event in events(run) if event["event"] == "missing"]
     assert len(left_out) == 1
     assert left_out[0].startswith("client 2 is left out of round 4: ")
 

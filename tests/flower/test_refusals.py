@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flower_grid import grid_of, lines, made_app, run_app
+from flower_grid import events, grid_of, lines, made_app, run_app
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from fedrecall.data.export import export_clients
@@ -126,11 +126,11 @@ def test_a_spoiled_update_is_left_out_and_named(tmp_path: Path, recipe_file: str
     assert summary["status"] == "finished"
     assert summary["missing_clients"] == 2
     assert any("clients were left out 2 times" in warning for warning in summary["warnings"])
-    events = [event for event in lines(run, files.EVENTS) if event["event"] == "missing"]
-    assert [event["round"] for event in events] == [1, 2]
-    for event in events:
+    missing = [event for event in events(run) if event["event"] == "missing"]
+    assert [event["round"] for event in missing] == [1, 2]
+    for event in missing:
         assert event["message"].startswith("client 2 is left out of round")
-    assert re.search(reason, events[0]["message"])
+    assert re.search(reason, missing[0]["message"])
     assert [sorted(line["clients"]) for line in lines(run, files.METRICS)] == [[0, 1, 3]] * 2
     assert not BOMB.exists()
 
@@ -179,7 +179,7 @@ def test_a_spoiled_evaluation_is_left_out_and_named(
     grid.change = change
     run_app(tmp_path / "app", config, grid)
     run = tmp_path / "app" / "run"
-    (event,) = lines(run, files.EVENTS)
+    (event,) = events(run)
     assert event["event"] == "refused"
     assert event["message"].startswith("client 1 is left out of an evaluation in round 1: ")
     assert reason in event["message"]
@@ -211,7 +211,7 @@ def test_a_node_that_is_nobody_takes_no_part(
     if config["partition-id"] == 9:
         grid.configs[999]["data"] = str(tmp_path / "nodes" / "client-0.npz")
     run_app(tmp_path / "app", app, grid)
-    (event,) = lines(tmp_path / "app" / "run", files.EVENTS)
+    (event,) = events(tmp_path / "app" / "run")
     assert event["message"].startswith("node 999 takes no part: ")
     assert reason in event["message"]
 
@@ -266,5 +266,5 @@ def test_an_error_that_flower_reports_is_named(tmp_path: Path, recipe_file: str)
 
     grid.change = change
     run_app(tmp_path / "app", config, grid)
-    (event,) = lines(tmp_path / "app" / "run", files.EVENTS)
+    (event,) = events(tmp_path / "app" / "run")
     assert event["message"] == "client 0 is left out of round 1: Flower reports: the node is gone"

@@ -203,6 +203,8 @@ def test_a_node_that_takes_no_part_in_forgetting_shows_its_model_to_nobody(
         k for k in lines(tmp_path / "app" / "run", "metrics.jsonl")[2]["clients"] if k != 1
     ]
     assert np.isnan(arrays["after"]).any(axis=0).tolist() == [False, True, False, False]
+    noted = [event["message"] for event in lines(tmp_path / "app" / "run", "events.jsonl")]
+    assert "forgetting is measured without 1 of 4 clients, at which it is not allowed: 1" in noted
 
 
 def test_a_node_refuses_the_models_of_others_if_it_takes_no_part_in_forgetting(

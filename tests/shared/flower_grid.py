@@ -115,6 +115,11 @@ def lines(run: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / name).read_text().splitlines()]
 
 
+def events(run: Path) -> list[dict[str, Any]]:
+    """But for warnings: there is one in every run on a federation, about whose the data are."""
+    return [event for event in lines(run, files.EVENTS) if event["event"] != "warning"]
+
+
 def serial(folder: Path, recipe: str, *words: str) -> Path:
     loaded = load(recipe, [*words, "execution.engine=serial"])
     plan = Plan(recipe_experiment(loaded, load_federation(loaded)), RunFolder.create(folder), "serial")

@@ -31,7 +31,11 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Node:
-    """What the node's own configuration says; the app's says the rest."""
+    """What the node's own configuration says; the app's says the rest.
+
+    A node without data of its own, as a simulated one, has nothing to keep to itself: it allows everything that
+    its configuration does not forbid.
+    """
 
     client: int  # partition-id
     data: str | None  # a file from `fedrecall partition --export`, or a YAML file that names a data source
@@ -46,13 +50,13 @@ class Node:
             raise InputError(
                 f"partition-id is {short_repr(client)} in the node's configuration; a client's number was expected"
             )
-        state_dir = own.get("state-dir") or app.get("state-dir")
+        state_dir, data = own.get("state-dir") or app.get("state-dir"), text_or_none(own, "data")
         return cls(
             client,
-            text_or_none(own, "data"),
+            data,
             Path(str(state_dir)) / f"client-{client}" if state_dir else None,
-            flag(own, "forgetting"),
-            flag(own, "share-class-counts"),
+            flag(own, "forgetting", default=data is None),
+            flag(own, "share-class-counts", default=data is None),
         )
 
     def federation(self, recipe: Recipe, kind: SampleKind, nodes: str | None) -> Federation:
@@ -82,8 +86,8 @@ class Node:
         return Federation(samples, None, assignment, *rest)
 
 
-def flag(config: Config, key: str) -> bool:
-    value = config.get(key, False)
+def flag(config: Config, key: str, *, default: bool) -> bool:
+    value = config.get(key, default)
     if type(value) is not bool:
         raise InputError(f"{key} is {short_repr(value)} in the node's configuration; true or false was expected")
     return value

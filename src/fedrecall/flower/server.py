@@ -28,6 +28,10 @@ from fedrecall.safe_parsing import json_value
 from fedrecall.simulation.resume import has_checkpoint
 
 NODES = "nodes.json"  # beside a run's other files: its name at the nodes, and what they said
+OWN_DATA = (
+    "the clients are the nodes of a federation: what the recipe says of data and partition, and that it repeats "
+    "the run, holds only if the nodes' data were made from it"
+)
 OF_RECIPE = "recipe"  # stands for the test set of the data that the recipe names
 
 
@@ -66,6 +70,7 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
     if nodes.classes:
         _ = federation.pooled_shares  # or the reason why they are not known
     engine = Flower(nodes, run, app.get("clipping-norm", float, 0.0))
+    engine.notes = [OWN_DATA, *notes_on_forgetting(recipe, nodes)]
     experiment = recipe_experiment(recipe, federation, resumed=resume and has_checkpoint(out), engine=engine)
     folder = RunFolder.reopen(out) if resume else RunFolder.create(out)
     folder.write_json(NODES, {"run": run, "clients": nodes.told()})
@@ -88,6 +93,18 @@ def refuse_what_needs_data(recipe: Recipe) -> None:
             "evaluation.metrics is given, which would take the logits and labels of the clients' data; "
             "on a federation these stay with the nodes"
         )
+
+
+def notes_on_forgetting(recipe: Recipe, nodes: Nodes) -> list[str]:
+    """Who does not take part in what the recipe asks for."""
+    asked = any(map(recipe.forgetting.due, range(1, recipe.rounds + 1)))
+    unwilling = [client for client, facts in sorted(nodes.facts.items()) if not facts.forgetting]
+    if not asked or not unwilling:
+        return []
+    return [
+        f"forgetting is measured without {len(unwilling)} of {nodes.clients} clients, at which it is not allowed: "
+        f"{', '.join(map(str, unwilling[:20]))}"
+    ]
 
 
 def gathered(grid: Grid, app: App, told: dict[str, Any]) -> Nodes:
