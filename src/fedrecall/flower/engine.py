@@ -226,7 +226,7 @@ class Flower(Engine):
             for client, version in versions.items()
             if self.roster.facts[client].validation
         }
-        found = {}
+        found = dict[int, Counts]()
         for client, answer in self.roster.ask(MessageType.EVALUATE, contents, round).items():
             try:
                 if isinstance(answer, str):

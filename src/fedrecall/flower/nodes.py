@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import INFO
-from typing import Any
+from typing import Any, TypeAlias
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.logger import log
@@ -20,7 +20,7 @@ from fedrecall.version import __version__
 PAUSE = 3.0  # seconds between two looks at who is connected
 MOST_SAMPLES = 2**40
 
-Answer = RecordDict | str  # what a client answered, or why there is nothing
+Answer: TypeAlias = RecordDict | str  # what a client answered, or why there is nothing
 
 
 @dataclass(frozen=True)
