@@ -155,6 +155,24 @@ def test_an_update_that_is_not_finite_is_dropped_as_on_every_engine(tmp_path: Pa
     assert (summary["dropped_updates"], summary["missing_clients"]) == (1, 0)
 
 
+def test_an_update_that_is_not_finite_does_not_spoil_the_probe_of_the_others(
+    tmp_path: Path, recipe_file: str
+) -> None:
+    config = made_app(tmp_path / "app", recipe_file, "rounds=1", "clients_per_round=4", "forgetting.every=1")
+    grid = grid_of(tmp_path / "app", config, state=tmp_path)
+
+    def change(message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == "train" and message.metadata.dst_node_id == 101:
+            not_finite(reply.content)
+        return reply
+
+    grid.change = change
+    run_app(tmp_path / "app", config, grid)
+    probe = np.load(files.probe_file(tmp_path / "app" / "run", 1))
+    assert sorted(probe["models"].tolist()) == [1, 2, 3]
+    assert not np.isnan(probe["after"]).any()
+
+
 @pytest.mark.parametrize(
     ("values", "reason"),
     [

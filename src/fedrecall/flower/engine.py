@@ -54,9 +54,8 @@ from fedrecall.runs.client_states import StateFiles, States
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 
-Counts = dict[
-    str, tuple[int, float]
-]  # of each model by its name: samples that it gets right, the sum of their nll
+Count = tuple[int, float]  # samples that a model gets right, and the sum of their negative log-likelihood
+Counts = dict[str, Count]  # by the model's name
 
 
 class Flower(Engine):
@@ -72,9 +71,7 @@ class Flower(Engine):
         self.resume_command = "flwr run with the same app and federation, and --run-config resume=true"
         self._here: Serial | None = None
         self._model: Tensors = {}  # the published one
-        self._known: dict[
-            tuple[int, int], tuple[int, float]
-        ] = {}  # what was answered about it, by client and version
+        self._known: dict[tuple[int, int], Count] = {}  # what was answered about it, by client and version
 
     @classmethod
     def create(cls, workers: int, execution: Execution, devices: Sequence[Device] = (CPU,)) -> Self:
@@ -137,7 +134,8 @@ class Flower(Engine):
                 results.append(Missing(task, str(error)))
                 continue
             results.append(result)
-            if task.probe and self.roster.facts[task.client].forgetting:
+            finite = result.finite_part(self.job.algorithm)[0] is not None  # else the round drops it
+            if task.probe and finite and self.roster.facts[task.client].forgetting:
                 models[task.client] = model
         if models:
             self._probe(results, models)
@@ -207,7 +205,7 @@ class Flower(Engine):
         """In the words of a task: none named means all."""
         return clients or range(self.federation.population)
 
-    def _samples(self, client: int, counts: tuple[int, float] | None) -> tuple[np.ndarray, np.ndarray]:
+    def _samples(self, client: int, counts: Count | None) -> tuple[np.ndarray, np.ndarray]:
         """What a client said, as an entry a sample, in no order: as many that are right, and the mean likelihood.
         Nothing is known of which samples they are. NaN: it said nothing."""
         count = self.roster.facts[client].validation
