@@ -91,6 +91,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     ],
     "simulation/replay.py": [("--force", FORCE)] * 2,
     "simulation/resume.py": [
+        ("--run-config", RESUMED),
         ("rounds=N", "test_rounds_make_a_run_longer"),
         *[("--force", FORCE)] * 4,
         *[("--force", VECTORISED), ("--engine", VECTORISED)],

@@ -227,6 +227,16 @@ def test_a_folder_that_has_a_run_is_not_begun_again(tmp_path: Path, recipe_file:
         run_app(tmp_path / "app", config, grid_of(tmp_path / "app", config, state=tmp_path))
 
 
+def test_a_run_of_a_federation_is_not_simulated_to_its_end(
+    tmp_path: Path, recipe_file: str, fedrecall: Any
+) -> None:
+    config = made_app(tmp_path / "app", recipe_file, "rounds=1")
+    run_app(tmp_path / "app", config, grid_of(tmp_path / "app", config, state=tmp_path))
+    done = fedrecall("resume", tmp_path / "app" / "run", "rounds=2")
+    assert done.code == 2
+    assert "is that of a federation; its app goes on with it, by flwr run and --run-config resume=true" in done.err
+
+
 def test_what_is_no_run_of_a_federation_is_not_resumed(tmp_path: Path, recipe_file: str) -> None:
     config = made_app(tmp_path / "app", recipe_file, resume=True)
     with pytest.raises(InputError, match="is not the folder of a run on a federation"):

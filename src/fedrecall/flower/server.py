@@ -27,7 +27,6 @@ from fedrecall.runs.reader import read_tree
 from fedrecall.safe_parsing import json_value
 from fedrecall.simulation.resume import has_checkpoint
 
-NODES = "nodes.json"  # beside a run's other files: its name at the nodes, and what they said
 OWN_DATA = (
     "the clients are the nodes of a federation: what the recipe says of data and partition, and that it repeats "
     "the run, holds only if the nodes' data were made from it"
@@ -60,7 +59,7 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
         raise InputError(
             f"the folder {str(out)!r} has a run: go on with it by --run-config resume=true, or name another by out"
         )
-    told = read_tree(out / NODES, json_value) if resume else {}
+    told = read_tree(out / files.NODES, json_value) if resume else {}
     if told is None:
         raise InputError(f"resume is true, but {str(out)!r} is not the folder of a run on a federation")
     run = str(told.get("run") or secrets.token_hex(8))
@@ -73,7 +72,7 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
     engine.notes = [OWN_DATA, *notes_on_forgetting(recipe, nodes)]
     experiment = recipe_experiment(recipe, federation, resumed=resume and has_checkpoint(out), engine=engine)
     folder = RunFolder.reopen(out) if resume else RunFolder.create(out)
-    folder.write_json(NODES, {"run": run, "clients": nodes.told()})
+    folder.write_json(files.NODES, {"run": run, "clients": nodes.told()})
     plan = Plan(experiment, folder, out.name, resume=resume)
     watchers = [Log(folder, nodes, recipe.rounds)]
     (summary,) = execute([plan], report=out / files.REPORT, quiet=True, callbacks=watchers)

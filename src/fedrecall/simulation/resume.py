@@ -178,6 +178,11 @@ def go_on(
     other_device: bool = False,
 ) -> dict[str, Any]:
     """Resume the run in a folder; its summary."""
+    if (folder.path / files.NODES).exists() and not experiment.engine.leaves_out_clients:
+        raise InputError(
+            f"the run in {str(folder.path)!r} is that of a federation; its app goes on with it, by flwr run and "
+            "--run-config resume=true"
+        )
     folder.lock()
     try:
         experiment.weights = weights_of(folder.path)
