@@ -29,9 +29,16 @@ from work import WORKS
 
 HERE = Path(__file__).resolve().parent
 KINDS = {
-    "W1": ["serial", "processes", "processes fast", "processes augmented", "processes everything"],
-    "W2": ["serial", "processes", "processes fast"],
-    "W3": ["serial", "processes", "vectorised"],
+    "W1": [
+        "serial",
+        "processes",
+        "processes fast",
+        "processes lanes",
+        "processes augmented",
+        "processes everything",
+    ],
+    "W2": ["serial", "processes", "processes fast", "processes lanes", "vectorised lanes"],
+    "W3": ["serial", "processes", "vectorised", "vectorised lanes"],
 }
 ON_RAY = ("W1", "W2")  # with `pip install -e '.[ray]'`, its engine too
 PEERS = ["flower", "pfl"]  # each with an environment of its own

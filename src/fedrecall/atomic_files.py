@@ -22,17 +22,19 @@ LEFTOVERS = (".*.part.*", ".tmp??????")  # of processes that were killed: ours, 
 
 
 @contextmanager
-def replace_file(path: Path, *, flushed: bool = True) -> Iterator[Path]:
+def replace_file(path: Path, *, flushed: bool = True, private: bool = False) -> Iterator[Path]:
     """A file beside, with the same ending, to be written; at the end it becomes `path`, or nothing is left of it.
 
-    `flushed` waits until it is on the disk: a power cut then leaves the old file or the new one.
+    `flushed` waits until it is on the disk: a power cut then leaves the old file or the new one. One that is
+    `private` stays so.
     """
     beside = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         with explain_write_errors(path):
             beside.unlink(missing_ok=True)  # it could be a link, which would lead elsewhere
             yield beside
-            if stat.S_IMODE(beside.stat().st_mode) == PRIVATE:  # safetensors' choice, whatever the user's is
+            # Where safetensors has chosen, whatever the user's choice is.
+            if not private and stat.S_IMODE(beside.stat().st_mode) == PRIVATE:
                 beside.chmod(usual_mode(beside))
             if flushed:
                 flush(beside)

@@ -272,8 +272,8 @@ def test_compared_steps_come_at_growing_intervals(traced, monkeypatch) -> None:
     traced(0)
     monkeypatch.setattr(step_module, "CHECK_EVERY", 32)
     step = Step(FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))), WSM(), FedAvg(), Local())
-    compared, eager = [], step._eager
-    monkeypatch.setattr(step, "_eager", lambda *given: (compared.append(s), eager(*given))[1])
+    compared, eager = [], step.eager
+    monkeypatch.setattr(step, "eager", lambda *given: (compared.append(s), eager(*given))[1])
     for s in range(100):
         step(*batch(s), step.objective.prepare(LABELS))
     assert compared == [0, 1, 2, 4, 8, 16, 32, 64, 96]

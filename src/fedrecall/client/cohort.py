@@ -9,28 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
-from fedrecall.client.batches import steps_per_epoch
 from fedrecall.client.draws import draws
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.graph import UntraceableError, finish, trace, without_repeats, without_views_of_views
 from fedrecall.client.hidden_state import CHANGES, generators
 from fedrecall.client.inputs import Inputs
+from fedrecall.client.plan import Plan, plan_of
 from fedrecall.client.step import Compared, Step
 from fedrecall.client.work import Job, Rows, TrainTask
 from fedrecall.data.transform import Generators
 from fedrecall.labels import Labels, shares
 from fedrecall.models.build import least_samples
-from fedrecall.rng import orders, torch_stream
+from fedrecall.rng import torch_stream
 from fedrecall.vector import Tensors
 
+if TYPE_CHECKING:
+    from fedrecall.client.lanes.cohort import LanesCohort
+
 Mapped = Callable[..., Any]
+NOT_IN_LANES = "clients train by a mapped step and not in lanes"
 
 
 @dataclass
@@ -40,17 +44,8 @@ class CohortResult:
     rows: Rows  # the loss is the mean over a client's steps
     w: Tensor  # [clients, parameters]
     buffers: Tensors  # "b" and "i", a row each; all of it on the CPU
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The samples of every step of a group of clients."""
-
-    clients: np.ndarray
-    samples: np.ndarray  # [clients]: how many each has to train on
-    positions: np.ndarray  # [clients, samples of all steps]
-    sizes: list[int]  # of each step's batch, the same for all
-    steps: np.ndarray  # [clients]: how many of the steps a client takes
+    states: list[Tensors]  # of the same clients, before
+    note: str | None = None  # what the user should know
 
 
 class Cohort:
@@ -67,6 +62,8 @@ class Cohort:
         self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
         self._mapped: dict[tuple[torch.Size, ...], Mapped] = {}
         self._recorded: list[Any] = []  # what these rely on, as it was when they were made
+        self.note: str | None = None
+        self._lanes = self._lanes_cohort()
         self._augments = federation.augments
         self._buffers = {**self.flat.float_buffers, **self.flat.int_buffers}
         # Is a step no more than w - lr g?
@@ -74,11 +71,57 @@ class Cohort:
 
     def train(
         self, tasks: Sequence[TrainTask], states: list[Tensors], server: Tensors, buffers: Tensors
-    ) -> CohortResult:
+    ) -> list[CohortResult]:
         """All local steps of these clients, from the published model or from what they have of their own."""
-        job, local, here = self.job, self.job.local, self.flat.w.device
         self._forget_outdated()
-        plan = self._plan(tasks)
+        plan = plan_of(self.job, self.federation, tasks, self.least)
+        if self._lanes and (trained := self._in_lanes(self._lanes, tasks, plan, states, server, buffers)):
+            return trained
+        return [self._mapped_steps(tasks, plan, states, server, buffers)]
+
+    def _lanes_cohort(self) -> LanesCohort | None:
+        """Kernels with a client in each lane, if they are asked for; `note` says why there are none."""
+        if self.job.local.step != "lanes":
+            return None
+        from fedrecall.client.lanes.cohort import (  # a compiler, which only those who need it load
+            LanesCohort,
+            why_not,
+        )
+
+        reason = why_not(self.job)
+        if reason is None:
+            return LanesCohort(self.job, self.inputs, self.step)
+        self.note = f"{NOT_IN_LANES}: {reason}"
+        return None
+
+    def _in_lanes(
+        self, lanes: LanesCohort, tasks: Sequence[TrainTask], plan: Plan, states: list[Tensors], server: Tensors,
+        buffers: Tensors,
+    ) -> list[CohortResult] | None:  # fmt: skip
+        """The same by kernels, sixteen clients at a time; None if there are no kernels for the model."""
+        job, client, start = self.job, self._prepared(plan), server["w"]
+        if job.algorithm.personal and any("w" in state for state in states):
+            start = self._stacked("w", server["w"], states, own=True)
+        try:
+            lanes.prepare(plan, start, client)
+        except UntraceableError as error:
+            self.note, self._lanes = f"{NOT_IN_LANES}: {error}", None
+            return None
+        self._recorded = self._recorded or self.step.fingerprint()
+        augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
+        found = []
+        for part in lanes.train(plan, start, client, tasks[0].lr, augment):
+            samples, steps = (numbers[part.places].tolist() for numbers in (plan.samples, plan.steps))
+            rows = Rows([tasks[i] for i in part.places], samples, steps, part.losses)
+            none = {name: buffer.expand(len(part.places), -1) for name, buffer in buffers.items()}
+            found.append(CohortResult(rows, part.w, none, [states[i] for i in part.places]))
+        return found
+
+    def _mapped_steps(
+        self, tasks: Sequence[TrainTask], plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors
+    ) -> CohortResult:
+        """The step of one client, mapped over all of them."""
+        job, local, here, before = self.job, self.job.local, self.flat.w.device, states
         server, buffers = self.device.put(server), self.device.put(buffers)
         states = [self.device.put(state) for state in states]
         w = self._stacked("w", server["w"], states, own=job.algorithm.personal)
@@ -120,39 +163,12 @@ class Cohort:
         mean = total.cpu() / torch.from_numpy(plan.steps).clamp(min=1)
         rows = Rows(tasks, plan.samples.tolist(), plan.steps.tolist(), mean.tolist())
         home = self.device.home({"w": w, "b": b, "i": i})
-        return CohortResult(rows, home.pop("w"), home)
+        return CohortResult(rows, home.pop("w"), home, before, self.note)
 
     def _stacked(self, name: str, published: Tensor, states: list[Tensors], *, own: bool) -> Tensor:
         if own and any(name in state for state in states):
             return torch.stack([state.get(name, published) for state in states])
         return published.repeat(len(states), 1)
-
-    def _plan(self, tasks: Sequence[TrainTask]) -> Plan:
-        local, first = self.job.local, tasks[0]
-        clients = np.array([task.client for task in tasks])
-        samples = self.federation.train_sizes(clients)
-        size = min(local.batch_size, int(samples[0]))
-        sizes_seen, which = np.unique(samples, return_inverse=True)
-        per_epoch = np.array([steps_per_epoch(int(n), local, self.least) for n in sizes_seen])[which]
-        steps = np.full(len(tasks), first.steps or local.steps or 0)
-        if not steps[0]:
-            steps = (local.epochs or 0) * per_epoch
-        sizes = [size] * int(steps.max())
-        if local.partial_batch == "keep":  # then all have equally many samples
-            sizes = [min(size, int(samples[0]) - size * (s % int(per_epoch[0]))) for s in range(len(sizes))]
-        positions = np.zeros((len(tasks), sum(sizes)), np.int64)
-        for n in sizes_seen:
-            rows = np.flatnonzero(samples == n)
-            own = self.federation.train_rows(clients[rows], int(n))
-            used = min(int(n), size * int(per_epoch[rows[0]]))
-            start = 0
-            for epoch in range(-(-int(steps[rows[0]]) // int(per_epoch[rows[0]]))):
-                order = orders(self.job.seed, first.round, clients[rows], epoch, int(n))[:, :used]
-                stop = min(start + used, positions.shape[1])
-                positions[rows, start:stop] = np.take_along_axis(own, order, axis=1)[:, : stop - start]
-                start = stop
-            positions[rows, start:] = own[:, :1]  # of steps that these clients do not take
-        return Plan(clients, samples, positions, sizes, steps)
 
     def _prepared(self, plan: Plan) -> Tensors:
         """The objective's prepared tensors, a row for each client."""
@@ -212,8 +228,11 @@ class Cohort:
 
     def _forget_outdated(self) -> None:
         """Between rounds others may have changed what the mapped steps took for constant."""
-        if self._mapped and self.step.fingerprint() != self._recorded:
+        if self._recorded and self.step.fingerprint() != self._recorded:
             self._mapped.clear()
+            self._recorded = []
+            if self._lanes:
+                self._lanes.forget()
 
     def _spread(self, vectors: Tensor, parts: list[Tensor], alpha: float | None = None) -> None:
         """Put parameters' parts into stacked vectors, or add them to what is there."""

@@ -1,7 +1,8 @@
 """The loss and the gradient of one batch: eager, or the same calls traced once and run without autograd.
 
 `exact` is traced where that gives the bits of the eager step, which is checked, then and again later, and eager
-elsewhere. `fast` may also pad channels: other roundings, the same on every engine.
+elsewhere. `fast` may also pad channels, and `lanes` runs kernels of our own: other roundings, the same on every
+engine.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,10 +35,16 @@ from fedrecall.objectives.base import Objective
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel, Tensors
 
+if TYPE_CHECKING:
+    from fedrecall.client.lanes.samples import LanesStep
+
 TRACE_AFTER = 150  # steps with batches of one shape: tracing takes a second or so, most of it imports
 MOST_GRAPHS = 8
 NOT_SHARED = "what is neither a parameter nor a buffer is not shared between processes, nor kept in checkpoints"
 CHECK_EVERY = 1024  # traced steps, at the latest: then an eager one is taken beside it
+# How far a step may be from an eager one, beside the gradient's length. In a max-pooling two values may be so near
+# each other that rounding decides which is the largest; a kernel that is wrong is so by far more than that.
+TOLERANCES = {"exact": 0.0, "fast": 1e-3, "lanes": 1e-2}
 
 
 @dataclass(frozen=True)
@@ -62,18 +69,22 @@ class Step:
         self.flat, self.objective, self.algorithm, self.local = flat, objective, algorithm, local
         wanted = "features" in algorithm.needs
         self.representation = Representation(flat.module, algorithm.representation) if wanted else None
-        self.note: str | None = None  # why nothing is traced, if so
+        self.note: str | None = None  # why nothing is traced, or in lanes, if so
+        self.way: str = local.step  # `lanes` becomes `exact` where there is no kernel for the model
+        self._traces = True
         self.scale: LossScale | None = None  # of float16
         self._seen: dict[torch.Size, int] = {}
-        self._graphs: dict[torch.Size, Traced] = {}
+        self._graphs: dict[torch.Size, Traced | LanesStep] = {}
         self._recorded: list[Any] = []  # what the recordings rely on, as it was then
         # All parameters, frozen ones too, and all buffers: a graph must not hide a tensor.
         self._tensors = {**dict(flat.module.named_parameters()), **dict(flat.module.named_buffers())}
+        if self.way == "lanes":
+            refuse_processor()
 
     def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared = NOTHING) -> Tensor:
         if self.scale is not None:
             return self._scaled(self.scale, x, target, client, compared)
-        graph = self._graphs.get(x.shape)
+        graph = self._graphs.get(self._key(x))
         if graph is not None:
             graph.steps += 1
             if graph.steps == graph.next_check:
@@ -81,13 +92,19 @@ class Step:
             return graph(x, target, client, compared)
         if self._due(x):
             return self._first_traced(x, target, client, compared)
-        return self._eager(x, target, client, compared)
+        return self.eager(x, target, client, compared)
+
+    def _key(self, x: Tensor) -> torch.Size:
+        """What a graph is for: batches of one shape, in lanes of any size."""
+        return x.shape[1:] if self.way == "lanes" else x.shape
 
     def _due(self, x: Tensor) -> bool:
         """Is this the batch at which its shape is traced?"""
-        if self.note is not None:
+        if not self._traces:
             return False
-        if self.local.step == "fast":  # by the shape alone, so that every worker does the same
+        if self.way == "lanes":
+            return True
+        if self.way == "fast":  # by the shape alone, so that every worker does the same
             return len(x) == self.local.batch_size
         self._seen[x.shape] = self._seen.get(x.shape, 0) + 1
         return self._seen[x.shape] > TRACE_AFTER and len(self._graphs) < MOST_GRAPHS
@@ -96,7 +113,7 @@ class Step:
         """Nothing is kept from one client to the next."""
         self.scale = LossScale() if self.local.precision == "float16" else None
 
-    def _eager(
+    def eager(
         self, x: Tensor, target: Tensor, client: Tensors, compared: Compared, scale: float | None = None
     ) -> Tensor:
         self.flat.g.zero_()
@@ -111,7 +128,7 @@ class Step:
         """A step in float16, taken again with a smaller scale where its gradient overflows."""
         start = Snapshot.of(self.flat)
         while True:
-            loss = self._eager(x, target, client, compared, scale.value)
+            loss = self.eager(x, target, client, compared, scale.value)
             self.flat.g.mul_(1 / scale.value)
             if bool(self.flat.g.isfinite().all()):
                 scale.held()
@@ -134,34 +151,56 @@ class Step:
     def _first_traced(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
         """An eager step, and a traced one from the same state; the traced one stays if they agree."""
         start, outside = Snapshot.of(self.flat), [*generators(), *self.fingerprint()]
-        loss = self._eager(x, target, client, compared)
+        loss = self.eager(x, target, client, compared)
         eager = Snapshot.of(self.flat)
         try:
             if [*generators(), *self.fingerprint()] != outside:
                 raise UntraceableError(f"{CHANGES}; {NOT_SHARED}")
             start.restore(self.flat)
-            graph = Traced(self, x, target, client, compared)
+            graph = self._recorded_step(x, target, client, compared)
             start.restore(self.flat)
             traced_loss = graph(x, target, client, compared)
-            if not eager.agrees(self.flat, loss, traced_loss, exactly=self.local.step == "exact"):
+            if not eager.agrees(self.flat, loss, traced_loss, self.tolerance):
                 raise UntraceableError("its first traced step differs from the eager one")
         except UntraceableError as error:
-            self.note = f"the model's steps are not traced: {error}"
+            self._do_without(error)
             eager.restore(self.flat)
             return loss
-        self._graphs[x.shape] = graph
+        self._graphs[self._key(x)] = graph
         self._recorded = self._recorded or self.fingerprint()
         return traced_loss
 
-    def _checked(self, graph: Traced, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
+    def _recorded_step(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Traced | LanesStep:
+        if self.way != "lanes":
+            return Traced(self, x, target, client, compared)
+        from fedrecall.client.lanes.samples import LanesStep  # a compiler, which only those who need it load
+
+        return LanesStep(self, x)
+
+    def _do_without(self, error: UntraceableError) -> None:
+        """No graphs or, if it is lanes that cannot be had, steps as if `exact` had been asked for."""
+        if self.way == "lanes":
+            self.way = "exact"
+            self.note = f"the model's steps are `exact` and not in lanes: {error}"
+        else:
+            self._traces = False
+            self.note = f"the model's steps are not traced: {error}"
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCES[self.way]
+
+    def _checked(
+        self, graph: Traced | LanesStep, x: Tensor, target: Tensor, client: Tensors, compared: Compared
+    ) -> Tensor:
         """A traced step beside an eager one; where they part, all steps are eager from here on."""
         graph.next_check += min(graph.steps, CHECK_EVERY)
         start = Snapshot.of(self.flat)
-        loss = self._eager(x, target, client, compared)
+        loss = self.eager(x, target, client, compared)
         eager = Snapshot.of(self.flat)
         start.restore(self.flat)
         traced_loss = graph(x, target, client, compared)
-        if eager.agrees(self.flat, loss, traced_loss, exactly=self.local.step == "exact"):
+        if eager.agrees(self.flat, loss, traced_loss, self.tolerance):
             return traced_loss
         self._stop_tracing(
             "one differed from an ordinary one, so those since they were last compared may differ too: "
@@ -177,6 +216,7 @@ class Step:
 
     def _stop_tracing(self, reason: str) -> None:
         self.note = f"the model's steps are no longer traced: {reason}"
+        self._traces = False
         self._graphs.clear()
 
     def fingerprint(self) -> list[Any]:
@@ -244,7 +284,7 @@ def forward_graph(step: Step, x: Tensor) -> Callable[..., tuple[Tensor, ...]]:
     inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in step._tensors.values()]
     graph_module = trace(forward, [x, *inputs])
     pool_before_relu(graph_module.graph)
-    if step.local.step == "fast":
+    if step.way == "fast":
         pad_channels(graph_module.graph)
     return finish(graph_module)
 
@@ -266,14 +306,14 @@ class Snapshot:
         flat.load(flat.w, self.buffers)
         torch.set_rng_state(self.generator)
 
-    def agrees(self, flat: FlatModel, loss: Tensor, traced_loss: Tensor, *, exactly: bool) -> bool:
+    def agrees(self, flat: FlatModel, loss: Tensor, traced_loss: Tensor, tolerance: float) -> bool:
         if not torch.equal(self.generator, torch.get_rng_state()):
             return False
         buffers = flat.buffers()
         pairs = [(loss, traced_loss), (self.g, flat.g), *((self.buffers[name], buffers[name]) for name in buffers)]
-        if exactly:
+        if not tolerance:
             return all(is_same(ours, theirs) for ours, theirs in pairs)
-        return all((ours - theirs).norm() <= 1e-3 * ours.norm() + 1e-6 for ours, theirs in floats(pairs))
+        return all(is_near(ours, theirs, tolerance) for ours, theirs in floats(pairs))
 
 
 def floats(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
@@ -283,6 +323,21 @@ def floats(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
 def is_same(ours: Tensor, theirs: Tensor) -> bool:
     """Equal, also where neither is a number: a model that diverges does so in both."""
     return torch.equal(ours, theirs) or bool(((ours == theirs) | ((ours != ours) & (theirs != theirs))).all())
+
+
+def is_near(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
+    """Up to rounding, or not a number in both."""
+    difference, size = (ours - theirs).norm(), ours.norm()
+    if not size.isfinite():
+        return not theirs.norm().isfinite()
+    return bool(difference <= tolerance * size + 1e-6)
+
+
+def refuse_processor() -> None:
+    """An `InputError` where kernels in lanes would come to other numbers than elsewhere."""
+    from fedrecall.client.lanes.jit import host
+
+    host()
 
 
 def without_modes(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -99,7 +99,14 @@ class Vectorised(Engine):
             alike = np.minimum(alike, local.batch_size)
         for task, size in zip(tasks, alike.tolist()):
             together.setdefault(size, []).append(task)
+        if local.step == "lanes":
+            return [part for group in together.values() for part in by_sixteens(self._longest_first(group))]
         return [part for group in together.values() for part in evenly(group)]
+
+    def _longest_first(self, tasks: list[TrainTask]) -> list[TrainTask]:
+        """Those with as many steps next to each other: sixteen go together as far as the longest."""
+        sizes = self.federation.train_sizes(np.array([task.client for task in tasks]))
+        return [tasks[i] for i in np.argsort(-sizes, kind="stable")]
 
     def _train(self, tasks: list[TrainTask]) -> Iterable[Trained]:
         states = [self._worker.client_state(task) for task in tasks]
@@ -118,20 +125,35 @@ class Vectorised(Engine):
         finally:
             self._cohorts.put(cohort)
         if self._sends_models and not tasks[0].probe:
-            buffers = trained.buffers if self._worker.flat.has_buffers else {}
-            return [TrainedGroup.of(trained.rows, {"w": trained.w}, buffers, self.job.algorithm)]
-        return self._finished(trained, states)  # one after the other, as they are asked for
+            return [self._summed(part) for part in trained]
+        # One after the other, as they are asked for.
+        return (result for part in trained for result in self._finished(part))
 
-    def _finished(self, trained: CohortResult, states: list[Tensors]) -> Iterator[TrainResult]:
+    def _summed(self, trained: CohortResult) -> TrainedGroup:
+        buffers = trained.buffers if self._worker.flat.has_buffers else {}
+        group = TrainedGroup.of(trained.rows, {"w": trained.w}, buffers, self.job.algorithm)
+        group.note = trained.note
+        return group
+
+    def _finished(self, trained: CohortResult) -> Iterator[TrainResult]:
         """The result of each client: what it sends and keeps."""
         rows = trained.rows
-        for i, (task, state) in enumerate(zip(rows.tasks, states)):
+        for i, (task, state) in enumerate(zip(rows.tasks, trained.states)):
             buffers = {name: stacked[i] for name, stacked in trained.buffers.items()}
-            yield self._worker.finished_with(task, trained.w[i], buffers, state, rows.steps[i], rows.losses[i])
+            steps, loss = rows.steps[i], rows.losses[i]
+            result = self._worker.finished_with(task, trained.w[i], buffers, state, steps, loss)
+            result.note = result.note or trained.note
+            yield result
 
     def close(self) -> None:
         self._threads.close()
         torch.set_num_threads(self._threads_before)
+
+
+def by_sixteens(tasks: list[TrainTask]) -> list[list[TrainTask]]:
+    """A quarter each, in whole sixteens and no more than `CLIENTS`."""
+    size = min(CLIENTS, -(-len(tasks) // 64) * 16)
+    return [tasks[i : i + size] for i in range(0, len(tasks), size)]
 
 
 def evenly(tasks: list[TrainTask]) -> list[list[TrainTask]]:

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def environment(device: Device) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        "llvmlite": version("llvmlite"),  # compiles the kernels of `step: lanes`, in which every rounding is fixed
         "platform": f"{sys.platform} {platform.machine()}",
         "cpu": cpu_name(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),

@@ -1,0 +1,197 @@
+"""GFLOP/s of every kernel of `step: lanes` beside what the processor can do, one thread.
+
+python benchmarks/lanes.py                 LeNet, batches of 64, a sample in each lane
+python benchmarks/lanes.py --batch 10 --clients
+python benchmarks/lanes.py --avx2          the code for processors without AVX-512, which has the same bits
+python benchmarks/lanes.py --pays          steps of several networks and batches beside those of `exact`
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import ctypes
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedrecall import CrossEntropy, FedAvg, Local
+from fedrecall.client import step as steps
+from fedrecall.client.lanes.chain import chain_of
+from fedrecall.client.lanes.ir import LANES, Function, Module
+from fedrecall.client.lanes.jit import HASWELL, Code, Cpu, host
+from fedrecall.client.lanes.kit import WIDE
+from fedrecall.client.lanes.layers import Convolution, Grid
+from fedrecall.client.lanes.program import Program, Update
+from fedrecall.client.step import Step
+from fedrecall.models.lenet import lenet
+from fedrecall.vector import FlatModel
+
+steps.TRACE_AFTER = 20
+BATCHES = (10, 16, 64, 256)
+ROOM = 2**24  # bytes that every argument of a kernel may read and write
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--clients", action="store_true", help="a client in each lane, not a sample")
+    parser.add_argument("--avx2", action="store_true")
+    parser.add_argument("--pays", action="store_true", help="where steps in lanes are faster, and where not")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    if chosen.pays:
+        return compare()
+    cpu = HASWELL if chosen.avx2 else host()
+    most = peak(cpu)
+    samples = chosen.batch if chosen.clients else -(-chosen.batch // LANES)
+    flat = FlatModel(lenet((3, 32, 32), 10))
+    program = Program(chain_of(flat, torch.zeros(2, 3, 32, 32)), samples, cpu.machine,
+                      Update(0.0, 0.0) if chosen.clients else None)  # fmt: skip
+    code = Code(program.text, cpu)
+    print(f"{cpu.name}: {most:.0f} GFLOP/s in registers; LeNet, {samples} units, chunks of {program.kit.chunk}")
+    total, works = 0.0, 0.0
+    for kernel, flops, calls in kernels(program):
+        seconds = duration(caller(code, kernel)) * calls
+        total, works = total + seconds, works + flops * calls
+        rate = f"{flops * calls / seconds / 1e9:8.1f} GFLOP/s{flops * calls / seconds / 1e7 / most:6.0f} %"
+        print(f"  {kernel.name:26}{calls:4} x {seconds / calls * 1e6:8.1f} us{seconds * 1e3:9.3f} ms"
+              f"{rate if flops else ''}")  # fmt: skip
+    share = works / total / 1e7 / most
+    print(f"  {'all':26}{'':17}{total * 1e3:9.3f} ms{works / total / 1e9:8.1f} GFLOP/s{share:6.0f} %")
+    return 0
+
+
+def compare() -> int:
+    """CPU time of a step in lanes beside a recorded one of `exact`, forward, loss and backward."""
+    networks: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
+        "linear 512-10": ((512,), lambda: nn.Linear(512, 10)),
+        **{f"MLP 784-{h}-10": ((784,), partial(mlp, h)) for h in (64, 256, 1024)},
+        "LeNet 3x32x32": ((3, 32, 32), lambda: lenet((3, 32, 32), 10)),
+        **{f"2 convolutions of {c}": ((3, 32, 32), partial(convolutions, c)) for c in (8, 16, 32, 64, 128)},
+    }
+    print(f"{'of `exact`':24}" + "".join(f"{f'batch {batch}':>12}" for batch in BATCHES))
+    for name, (shape, make) in networks.items():
+        ratios = [ratio(make(), shape, batch) for batch in BATCHES]
+        print(f"{name:24}" + "".join(f"{found:12.2f}" for found in ratios), flush=True)
+    return 0
+
+
+def mlp(hidden: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+
+def convolutions(channels: int) -> nn.Module:
+    first, second = nn.Conv2d(3, channels, 3, padding=1), nn.Conv2d(channels, channels, 3, padding=1)
+    layers = [first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * 64, 10))
+
+
+def ratio(module: nn.Module, shape: tuple[int, ...], batch: int) -> float:
+    """The median over turns, each of steps in lanes and of `exact` ones."""
+    x, target = torch.randn(batch, *shape), torch.arange(batch) % 10
+    if x.ndim == 4:
+        x = x.contiguous(memory_format=torch.channels_last)
+    ways = []
+    for way in ("exact", "lanes"):
+        local = Local(batch_size=batch, step=way)
+        step = Step(FlatModel(copy.deepcopy(module)), CrossEntropy(), FedAvg(), local)
+        for _ in range(40):  # until all is recorded
+            step(x, target, {})
+        assert step._graphs
+        ways.append(step)
+    found = []
+    for _ in range(9):
+        times = []
+        for step in ways:
+            began = time.process_time()
+            for _ in range(max(1, 640 // batch)):
+                step(x, target, {})
+            times.append(time.process_time() - began)
+        found.append(times[1] / times[0])
+    return statistics.median(found)
+
+
+def kernels(program: Program) -> list[tuple[Function, int, int]]:
+    """Each kernel with its operations a call and its calls a step."""
+    units, chunks, chunk = program.units, program.chunks, program.kit.chunk
+    found: list[tuple[Function, int, int]] = [(program.gather, 0, units)]
+    for j, layer in enumerate(program.spatial):
+        work = 0
+        if isinstance(layer, Convolution):
+            grid: Grid = program.grids[j + 1]
+            work = 2 * layer.outputs * layer.group[0] * layer.taps * grid.height * grid.width * chunk * LANES
+        found += [(kernel, 0, 1) for kernel in program.packs.get(j, [])]
+        found += [(program.spatial_forward[j], work, chunks)]
+        found += [(kernel, work, chunks) for kernel in program.spatial_backward.get(j, [])]
+    for i, layer in enumerate(program.chain.linear):
+        work = 2 * layer.inputs * layer.outputs * units * LANES
+        found.append((program.linear_forward[i], work, 1))
+        found += [(program.linear_input[i], work, 1)] if i in program.linear_input else []
+        found += [(program.turned[i], 0, 1)] if program.turned else []
+        found.append((program.linear_weights[i], work, 1))
+    return found
+
+
+def caller(code: Code, kernel: Function) -> Callable[[], None]:
+    """A call of the kernel on memory of zeros."""
+    kinds: list[Any] = []
+    values: list[Any] = []
+    rooms = []
+    for name in kernel.arguments:
+        room = torch.zeros(ROOM // 4 + 16)
+        rooms.append(room)
+        kinds.append(ctypes.c_int64 if name[0] == "i" else ctypes.c_void_p)
+        values.append(room.data_ptr() + -room.data_ptr() % 64)
+    function = code.function(kernel.name, *kinds)
+
+    def call() -> None:
+        function(*values)
+
+    call.rooms = rooms  # type: ignore[attr-defined]
+    return call
+
+
+def duration(call: Callable[[], None]) -> float:
+    """Seconds of a call: the least of many, which other programs did not interrupt."""
+    call()
+    best = math.inf
+    for _ in range(30):
+        began = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - began)
+    times = max(1, int(1e-3 / best))
+    for _ in range(10):
+        began = time.perf_counter()
+        for _ in range(times):
+            call()
+        best = min(best, (time.perf_counter() - began) / times)
+    return best
+
+
+def peak(cpu: Cpu) -> float:
+    """GFLOP/s of products and sums that never leave the registers."""
+    module, rounds = Module(), 1_000_000
+    sums = 10 if cpu.machine is WIDE else 5
+    f = Function(module, "peak", "pto")
+    a, b = f.load("%pto"), f.load(f.at("%pto", 1))
+    begin = [f.load(f.at("%pto", 2 + k)) for k in range(sums)]  # or they would be one sum
+    for k, value in enumerate(f.loop(rounds, lambda i, *c: [f.fma(a, b, each) for each in c], begin)):
+        f.store(value, f.at("%pto", 2 + k))
+    f.done()
+    room = torch.zeros(16 * (sums + 4))
+    code = Code(module.text(), cpu)
+    function = code.function("peak", ctypes.c_void_p)
+    least = duration(lambda: function(room.data_ptr() + -room.data_ptr() % 64))
+    return 2 * sums * rounds * LANES / least / 1e9
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The two ends of a step: samples into lanes, and from logits to the loss, its gradient and the update."""
+
+from __future__ import annotations
+
+import math
+
+from fedrecall.client.lanes.ir import ADDRESS, FLOAT, LANES, ZERO, Function, Number
+from fedrecall.client.lanes.kit import Kit
+from fedrecall.client.lanes.layers import Grid
+
+
+def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid) -> Function:
+    """A unit of samples, each a row of floats, images channels last: a lane each. `prows` are their numbers.
+
+    for line of a sample (as many rows of an image as have sixteen numbers), block of sixteen numbers of it
+    """
+    f = Function(kit.module, name, "px", "prows", "pto")
+    lines, places = lines_of(sample, grid)
+    length, size = len(places), math.prod(sample)
+    step = places_after(sample, grid, length)
+    table = f"@{name}_places"
+    numbers = ", ".join(f"i64 {place}" for place in places)
+    kit.module.declared.add(f"{table} = private constant [{length} x i64] [{numbers}]")
+    rows = [f.op(f"load i64, ptr {f.at('%prows', lane, size=ADDRESS)}, align {ADDRESS}") for lane in range(LANES)]
+    starts = [f.at("%px", (row, size), size=FLOAT) for row in rows]
+
+    def block(line: Number, first: Number) -> None:
+        values = [f.load_anywhere(f.at(start, (line, length), first, size=FLOAT)) for start in starts]
+        for k, value in enumerate(f.transposed(values)):
+            at = f.op(f"load i64, ptr {f.at(table, first, k, size=8)}, align 8")
+            f.store(value, f.at("%pto", at, (line, step)))
+
+    def whole_line(line: Number) -> None:
+        f.loop(length // LANES, lambda b: block(line, f.index((b, LANES))))
+        if length % LANES:
+            block(line, length - LANES)  # some of them once more
+
+    f.loop(lines, whole_line)
+    return f.done()
+
+
+def lines_of(sample: tuple[int, ...], grid: Grid) -> tuple[int, list[int]]:
+    """How many lines a sample has, and where the numbers of the first one go."""
+    if len(sample) == 1:
+        return 1, [i * grid.channel for i in range(sample[0])]
+    channels, height, width = sample
+    dividers = [rows for rows in range(1, height + 1) if height % rows == 0]
+    rows = next(rows for rows in dividers if rows * width * channels >= LANES)
+    return height // rows, [
+        grid.start + c * grid.channel + y * grid.down + x * grid.right
+        for y in range(rows)
+        for x in range(width)
+        for c in range(channels)
+    ]
+
+
+def places_after(sample: tuple[int, ...], grid: Grid, length: int) -> int:
+    """Units from a line's places to those of the next."""
+    return 0 if len(sample) == 1 else length // (sample[0] * sample[2]) * grid.down
+
+
+def loss(kit: Kit, name: str, classes: int, units: int) -> Function:
+    """Softmax cross-entropy of z + offset: g = scale (softmax - one at the label).
+
+    Of each sample `ploss` gets the sum of exp(z + offset - their largest), and that largest minus the label's z,
+    so that the loss is the logarithm of the one plus the other.
+
+    for unit:
+        for class: the largest; for class: exponentials and their sum; for class: g
+    """
+    f = Function(kit.module, name, "pz", "poffset", "plabel", "pscale", "pg", "ploss")
+
+    def unit(u: Number) -> None:
+        label, scale = f.load_whole(f.at("%plabel", u)), f.load(f.at("%pscale", u))
+
+        def z(c: Number) -> str:
+            return f.load(f.at("%pz", (c, units), u))
+
+        def shifted(c: Number) -> str:
+            return f.add(z(c), f.load(f.at("%poffset", c)))
+
+        def larger(c: Number, found: str) -> list[str]:
+            value = shifted(c)
+            return [f.select(f.compare("ogt", value, found), value, found)]
+
+        (most,) = f.loop(classes, larger, [f.constant(-math.inf)])
+
+        def exponential(c: Number, total: str, own: str) -> list[str]:
+            value = f.exp(f.sub(shifted(c), most))
+            f.store(value, f.at("%pg", (c, units), u))
+            return [f.add(total, value), f.select(f.equal(label, c), f.sub(most, z(c)), own)]
+
+        total, own = f.loop(classes, exponential, [ZERO, ZERO])
+        part = f.div(scale, total)
+
+        def gradient(c: Number) -> None:
+            at = f.at("%pg", (c, units), u)
+            here = f.select(f.equal(label, c), scale, ZERO)
+            f.store(f.sub(f.mul(f.load(at), part), here), at)
+
+        f.loop(classes, gradient)
+        f.store(total, f.at("%ploss", (u, 2)))
+        f.store(own, f.at("%ploss", (u, 2), 1))
+
+    f.loop(units, unit)
+    return f.done()
+
+
+def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, velocity: int) -> None:
+    """w += rate (g + decay w), or along the velocity, which lies `velocity` units behind the weights.
+
+    The rate is negative, or zero in lanes that are done: those keep their weights, whatever g is.
+    """
+    place, rate = f.at("%pw", at), f.load("%prate")
+    w = f.load(place)
+    if decay:
+        g = f.fma(f.constant(decay), w, g)
+    if momentum:
+        behind = f.at(place, velocity)
+        g = f.fma(f.constant(momentum), f.load(behind), g)
+        f.store(g, behind)
+    moved = f.select(f.compare("une", rate, ZERO), f.fma(rate, g, w), w)
+    f.store(moved, place)
+
+
+def clear(kit: Kit, name: str) -> Function:
+    """So many units of zeros."""
+    f = Function(kit.module, name, "pto", "icount")
+    f.loop("%icount", lambda i: f.store(ZERO, f.at("%pto", i)))
+    return f.done()
+
+
+def lane_sums(kit: Kit, name: str) -> Function:
+    """Units to floats, each the sum over its lanes, by halves: sixteen at a time.
+
+    for group of sixteen units
+    """
+    f = Function(kit.module, name, "pfrom", "pto", "igroups")
+
+    def group(i: Number) -> None:
+        rows = f.transposed([f.load(f.at("%pfrom", (i, LANES), r)) for r in range(LANES)])
+        while len(rows) > 1:
+            half = len(rows) // 2
+            rows = [f.add(a, b) for a, b in zip(rows[:half], rows[half:])]
+        f.store(rows[0], f.at("%pto", i))
+
+    f.loop("%igroups", group)
+    return f.done()

@@ -1,0 +1,277 @@
+"""LLVM IR as text: functions, counted loops with carried values, vectors of floats.
+
+A `unit` is sixteen floats, a lane each, and memory is counted in units. Where the machine's registers hold fewer,
+a unit takes several of them: what happens in a lane does not depend on that, so neither do the bits.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+LANES = 16
+FLOAT = 4  # bytes
+UNIT = LANES * FLOAT
+ADDRESS = 8
+
+Number = int | str  # known when the code is written, or the name of a value
+Term = Number | tuple[Number, Number]  # a number, or a product
+KINDS = {"p": "ptr", "i": "i64"}  # of arguments, by the first letters of their names
+VECTOR, WHOLE, MASK = (f"<{LANES} x {kind}>" for kind in ("float", "i32", "i1"))
+ZERO = "zeroinitializer"
+
+
+def real(value: float) -> str:
+    """A float constant as LLVM reads it: the bits of the double that the float32 is."""
+    (rounded,) = struct.unpack("f", struct.pack("f", value))
+    return f"0x{struct.unpack('>Q', struct.pack('>d', rounded))[0]:016X}"
+
+
+def evenly(total: int, most: int) -> list[tuple[int, int, int]]:
+    """`total` in nearly equal blocks of at most `most`: where they begin, how many, and their size, by size.
+
+    >>> evenly(10, 4)
+    [(0, 1, 4), (4, 2, 3)]
+    """
+    count = -(-total // most)
+    size, larger = divmod(total, count)
+    parts = [(0, larger, size + 1), (larger * (size + 1), count - larger, size)]
+    return [part for part in parts if part[1]]
+
+
+class Module:
+    """Functions, and what they declare."""
+
+    def __init__(self) -> None:
+        self.bodies: list[str] = []
+        self.declared: set[str] = set()
+
+    def text(self) -> str:
+        return "\n".join([*sorted(self.declared), *self.bodies, ""])
+
+
+class Function:
+    """One function without a result."""
+
+    def __init__(self, module: Module, name: str, *arguments: str) -> None:
+        self.module, self.name, self.arguments = module, name, arguments
+        head = ", ".join(f"{KINDS[a[0]]}{' noalias' * (KINDS[a[0]] == 'ptr')} %{a}" for a in arguments)
+        self.lines = [f"define void @{name}({head}) noinline nounwind {{", "b0:"]
+        self._block, self._names = "b0", 0
+
+    # Text
+
+    def _new(self, prefix: str = "v") -> str:
+        self._names += 1
+        return f"%{prefix}{self._names}"
+
+    def do(self, text: str) -> None:
+        self.lines.append("  " + text)
+
+    def op(self, text: str) -> str:
+        name = self._new()
+        self.do(f"{name} = {text}")
+        return name
+
+    def done(self) -> Function:
+        self.do("ret void")
+        self.module.bodies.append("\n".join([*self.lines, "}"]))
+        return self
+
+    def call(self, other: Function, *values: Number) -> None:
+        given = [f"{KINDS[name[0]]} {value}" for name, value in zip(other.arguments, values, strict=True)]
+        self.do(f"call void @{other.name}({', '.join(given)})")
+
+    # Whole numbers and addresses
+
+    def index(self, *terms: Term) -> Number:
+        """The sum of the terms."""
+        known, found = 0, list[str]()
+        for term in terms:
+            a, b = term if isinstance(term, tuple) else (term, 1)
+            if isinstance(a, int) and isinstance(b, int):
+                known += a * b
+            elif 0 not in (a, b):
+                factors = [str(x) for x in (a, b) if x != 1]
+                found.append(factors[0] if len(factors) == 1 else self.op(f"mul nsw i64 {a}, {b}"))
+        if known or not found:
+            if not found:
+                return known
+            found.append(str(known))
+        total = found[0]
+        for other in found[1:]:
+            total = self.op(f"add nsw i64 {total}, {other}")
+        return total
+
+    def larger(self, a: Number, b: Number) -> str:
+        return self.op(f"select i1 {self.op(f'icmp sgt i64 {a}, {b}')}, i64 {a}, i64 {b}")
+
+    def smaller(self, a: Number, b: Number) -> str:
+        return self.op(f"select i1 {self.op(f'icmp slt i64 {a}, {b}')}, i64 {a}, i64 {b}")
+
+    def at(self, address: str, *terms: Term, size: int = UNIT) -> str:
+        """The address of what is so many places further, of `size` bytes each."""
+        index = self.index(*terms)
+        if index == 0:
+            return address
+        return self.op(f"getelementptr inbounds [{size} x i8], ptr {address}, i64 {index}")
+
+    # Vectors
+
+    def constant(self, value: float) -> str:
+        return "<" + ", ".join([f"float {real(value)}"] * LANES) + ">" if value else ZERO
+
+    def whole_constant(self, value: int) -> str:
+        return "<" + ", ".join([f"i32 {value}"] * LANES) + ">" if value else ZERO
+
+    def load(self, address: str) -> str:
+        return self.op(f"load {VECTOR}, ptr {address}, align {UNIT}")
+
+    def store(self, value: str, address: str) -> None:
+        self.do(f"store {VECTOR} {value}, ptr {address}, align {UNIT}")
+
+    def load_anywhere(self, address: str) -> str:
+        """From an address that is no multiple of the vector's size."""
+        return self.op(f"load {VECTOR}, ptr {address}, align {FLOAT}")
+
+    def store_first(self, count: int, value: str, address: str) -> None:
+        """The first lanes only, to any address."""
+        if count == LANES:
+            self.do(f"store {VECTOR} {value}, ptr {address}, align {FLOAT}")
+            return
+        name = f"@llvm.masked.store.v{LANES}f32.p0"
+        self.module.declared.add(f"declare void {name}({VECTOR}, ptr, i32 immarg, {MASK})")
+        kept = ", ".join(f"i1 {int(lane < count)}" for lane in range(LANES))
+        self.do(f"call void {name}({VECTOR} {value}, ptr {address}, i32 {FLOAT}, {MASK} <{kept}>)")
+
+    def spread(self, address: str) -> str:
+        """One float of memory in every lane."""
+        return self.splat(self.op(f"load float, ptr {address}, align {FLOAT}"))
+
+    def splat(self, scalar: str) -> str:
+        one = self.op(f"insertelement {VECTOR} poison, float {scalar}, i32 0")
+        same = f"<{LANES} x i32> zeroinitializer"
+        return self.op(f"shufflevector {VECTOR} {one}, {VECTOR} poison, {same}")
+
+    def load_seats(self, address: str) -> str:
+        small = self.op(f"load <{LANES} x i8>, ptr {address}, align {LANES}")
+        return self.op(f"zext <{LANES} x i8> {small} to {WHOLE}")
+
+    def store_seats(self, value: str, address: str) -> None:
+        small = self.op(f"trunc {WHOLE} {value} to <{LANES} x i8>")
+        self.do(f"store <{LANES} x i8> {small}, ptr {address}, align {LANES}")
+
+    def load_whole(self, address: str) -> str:
+        return self.op(f"load {WHOLE}, ptr {address}, align {UNIT}")
+
+    def add(self, a: str, b: str) -> str:
+        return self.op(f"fadd {VECTOR} {a}, {b}")
+
+    def sub(self, a: str, b: str) -> str:
+        return self.op(f"fsub {VECTOR} {a}, {b}")
+
+    def mul(self, a: str, b: str) -> str:
+        return self.op(f"fmul {VECTOR} {a}, {b}")
+
+    def div(self, a: str, b: str) -> str:
+        return self.op(f"fdiv {VECTOR} {a}, {b}")
+
+    def fma(self, a: str, b: str, c: str) -> str:
+        """a * b + c, rounded once."""
+        v, name = VECTOR, f"@llvm.fma.v{LANES}f32"
+        self.module.declared.add(f"declare {v} {name}({v}, {v}, {v})")
+        return self.op(f"call {v} {name}({v} {a}, {v} {b}, {v} {c})")
+
+    def compare(self, how: str, a: str, b: str) -> str:
+        return self.op(f"fcmp {how} {VECTOR} {a}, {b}")
+
+    def equal(self, a: str, b: Number) -> str:
+        """Where whole numbers are this one."""
+        return self.op(f"icmp eq {WHOLE} {a}, {self.whole_constant(b) if isinstance(b, int) else self._whole(b)}")
+
+    def _whole(self, number: str) -> str:
+        one = self.op(f"insertelement {WHOLE} poison, i32 {self.op(f'trunc i64 {number} to i32')}, i32 0")
+        same = f"<{LANES} x i32> zeroinitializer"
+        return self.op(f"shufflevector {WHOLE} {one}, {WHOLE} poison, {same}")
+
+    def either(self, a: str, b: str) -> str:
+        return self.op(f"or {MASK} {a}, {b}")
+
+    def select(self, mask: str, a: str, b: str) -> str:
+        return self.op(f"select {MASK} {mask}, {VECTOR} {a}, {VECTOR} {b}")
+
+    def select_whole(self, mask: str, a: str, b: str) -> str:
+        return self.op(f"select {MASK} {mask}, {WHOLE} {a}, {WHOLE} {b}")
+
+    def where_positive(self, decides: str, value: str) -> str:
+        """The value, or zero where what decides is <= 0. What is not a number is let through, as torch does."""
+        return self.select(self.compare("ugt", decides, ZERO), value, ZERO)
+
+    def exp(self, x: str) -> str:
+        """exp(x) for x <= 0, zero below -87, by Cephes' polynomial: the same operations on every machine."""
+        low = self.constant(-87.0)
+        tiny = self.compare("olt", x, low)
+        x = self.select(tiny, low, x)  # what is not a number stays
+        magic = self.constant(1.5 * 2**23)  # adding it rounds to a whole number
+        rounded = self.fma(x, self.constant(1.44269504088896341), magic)
+        n = self.sub(rounded, magic)
+        rest = self.fma(n, self.constant(2.12194440e-4), self.fma(n, self.constant(-0.693359375), x))
+        p = self.constant(1.9875691500e-4)
+        for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+            p = self.fma(p, rest, self.constant(c))
+        y = self.add(self.fma(p, self.mul(rest, rest), rest), self.constant(1.0))
+        bits = self.op(f"bitcast {VECTOR} {rounded} to {WHOLE}")
+        bits = self.op(f"add {WHOLE} {bits}, {self.whole_constant(127 - 0x4B400000)}")
+        bits = self.op(f"shl {WHOLE} {bits}, {self.whole_constant(23)}")
+        power = self.op(f"bitcast {WHOLE} {bits} to {VECTOR}")
+        return self.select(tiny, ZERO, self.mul(y, power))
+
+    def transposed(self, rows: Sequence[str]) -> list[str]:
+        """A square block turned over, by log2(16) rounds of exchanges."""
+        found, w, h = list(rows), LANES, 1
+        while h < w:
+            for i in (i for i in range(w) if not i & h):
+                a, b = found[i], found[i + h]
+                low = [w + j - h if j & h else j for j in range(w)]
+                high = [w + j if j & h else j + h for j in range(w)]
+                found[i], found[i + h] = self._shuffled(a, b, low), self._shuffled(a, b, high)
+            h *= 2
+        return found
+
+    def _shuffled(self, a: str, b: str, order: Sequence[int]) -> str:
+        mask = ", ".join(f"i32 {j}" for j in order)
+        return self.op(f"shufflevector {VECTOR} {a}, {VECTOR} {b}, <{len(order)} x i32> <{mask}>")
+
+    # Loops
+
+    def loop(self, count: Number, body: Callable[..., Any], carried: Sequence[str] = ()) -> list[str]:
+        """body(i, *carried) -> carried, for i = 0, 1, .. below count, at least once. One round is not a loop."""
+        if count == 1:
+            out = body(0, *carried)
+            return list(out) if carried else []
+        self._names += 1
+        tag, before = f"L{self._names}", self._block
+        self.do(f"br label %{tag}")
+        self.lines.append(f"{tag}:")
+        self._block = tag
+        i, names = self._new("i"), [self._new("c") for _ in carried]
+        place = len(self.lines)  # the phis are written when the end is known
+        out = body(i, *names)
+        after = self.op(f"add nuw nsw i64 {i}, 1")
+        phis = [f"  {i} = phi i64 [ 0, %{before} ], [ {after}, %{self._block} ]"]
+        for name, first, last in zip(names, carried, out if carried else (), strict=True):
+            phis.append(f"  {name} = phi {VECTOR} [ {first}, %{before} ], [ {last}, %{self._block} ]")
+        self.lines[place:place] = phis
+        self.do(f"br i1 {self.op(f'icmp slt i64 {after}, {count}')}, label %{tag}, label %E{tag}")
+        self.lines.append(f"E{tag}:")
+        self._block = f"E{tag}"
+        return list(out) if carried else []
+
+    def blocks(self, total: int, most: int, body: Callable[[Number, int], object]) -> None:
+        """body(first, size) for nearly equal blocks of at most `most`; the size is known when code is written."""
+        for start, count, size in evenly(total, most):
+            self._blocks(start, count, size, body)
+
+    def _blocks(self, start: int, count: int, size: int, body: Callable[[Number, int], object]) -> None:
+        self.loop(count, lambda i: body(self.index((i, size), start), size))

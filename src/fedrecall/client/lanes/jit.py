@@ -1,0 +1,86 @@
+"""IR to machine code of this processor, kept on disk."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import torch
+
+from fedrecall.client.lanes.kit import NARROW, WIDE, Machine
+from fedrecall.client.lanes.object_cache import cached_object
+from fedrecall.errors import InputError
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """What code is made for."""
+
+    name: str
+    features: str
+    machine: Machine
+
+
+HASWELL = Cpu("haswell", "", NARROW)  # any x86 with AVX2 and FMA
+
+
+@lru_cache
+def host() -> Cpu:
+    """This processor. Without FMA, products and sums would be rounded twice here and once elsewhere."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    name, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
+    arm = llvm.get_process_triple().startswith(("aarch64", "arm64"))  # has it always
+    if not arm and not (features.get("avx2") and features.get("fma")):
+        raise InputError(
+            f"local.step is 'lanes', but this processor ({name}) has no AVX2 and FMA instructions, without which "
+            "it would come to other numbers; choose local.step=exact"
+        )
+    if not (features.get("avx512f") and features.get("avx512vl")):
+        return Cpu(name, features.flatten(), NARROW)
+    if torch.backends.cpu.get_cpu_capability() == "AVX2":  # as ATEN_CPU_CAPABILITY may ask for
+        return HASWELL
+    return Cpu(name, features.flatten(), WIDE)
+
+
+class Code:
+    """Compiled functions of an IR text."""
+
+    def __init__(self, text: str, cpu: Cpu) -> None:
+        host()  # whatever the code is for, it is run here
+        triple = llvm.get_process_triple()
+        self.target = llvm.Target.from_triple(triple)
+        versions = (llvmlite.__version__, llvm.llvm_version_info, triple, cpu.name, cpu.features)
+        name = hashlib.sha256(repr((versions, text)).encode()).hexdigest()
+        data = cached_object(name, lambda: self._compiled(text, cpu))
+        empty = llvm.parse_assembly("")
+        empty.triple = triple
+        self._engine = llvm.create_mcjit_compiler(empty, self._machine(cpu))
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        self._engine.finalize_object()
+
+    def _machine(self, cpu: Cpu) -> Any:
+        return self.target.create_target_machine(
+            cpu=cpu.name, features=cpu.features, opt=3, reloc="pic", codemodel="jitdefault"
+        )
+
+    def _compiled(self, text: str, cpu: Cpu) -> bytes:
+        """Object code. Vectors and register blocks are in the text already: nothing is to be unrolled."""
+        machine = self._machine(cpu)
+        module = llvm.parse_assembly(text)
+        module.triple, module.data_layout = self.target.triple, str(machine.target_data)
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
+        builder = llvm.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+        found: bytes = machine.emit_object(module)
+        return found
+
+    def function(self, name: str, *kinds: type) -> Any:
+        """A function to be called while this object lives; other threads of Python run meanwhile."""
+        return ctypes.CFUNCTYPE(None, *kinds)(self._engine.get_function_address(name))

@@ -1,0 +1,75 @@
+"""What all kernels of a program share: the machine they are for, and what is in a lane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fedrecall.client.lanes.ir import FLOAT, UNIT, Function, Module, Number, Term
+from fedrecall.client.lanes.layers import Grid
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How many sums are held in registers. It decides how fast the code is, and none of its bits.
+
+    These were the fastest of the blocks tried by benchmarks/lanes.py; one that does not fit costs half the speed.
+    """
+
+    products: tuple[int, int]  # of a convolution: output channels, positions
+    products_of_clients: tuple[int, int]  # the same, where weights are vectors too
+    sums: int  # of a convolution's weight gradient
+    outer: tuple[int, int]  # of a product of matrices
+
+
+WIDE = Machine((6, 2), (6, 4), 15, (4, 5))  # 32 registers of sixteen floats: AVX-512
+NARROW = Machine((2, 3), (2, 2), 6, (2, 3))  # 16 of eight (AVX2), or 32 of four (NEON)
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A client in each lane: then a weight is a unit. Or a sample of one client: then it is a float."""
+
+    clients: bool
+    chunk: int  # samples (units) that go through the layers on images together; the order of sums depends on it
+    machine: Machine
+    module: Module = field(default_factory=Module)
+
+    @property
+    def products(self) -> tuple[int, int]:
+        return self.machine.products_of_clients if self.clients else self.machine.products
+
+    @property
+    def weight_size(self) -> int:
+        return UNIT if self.clients else FLOAT
+
+    def weight_at(self, f: Function, address: str, *terms: Term) -> str:
+        return f.at(address, *terms, size=self.weight_size)
+
+    def weight(self, f: Function, address: str, *terms: Term) -> str:
+        """A weight in every lane."""
+        place = self.weight_at(f, address, *terms)
+        return f.load(place) if self.clients else f.spread(place)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The pixels of a row and the samples of the chunk, as `lines` rows of `length` positions.
+
+    Where neighbouring pixels are neighbours in both grids, it is one line through all samples.
+    """
+
+    lines: int
+    length: int
+    source: int  # units from a position to the next
+    target: int
+
+    @classmethod
+    def between(cls, chunk: int, width: int, source: int, target: int) -> Positions:
+        if source == target == chunk:
+            return cls(1, width * chunk, 1, 1)
+        return cls(chunk, width, source, target)
+
+
+def row_of(f: Function, address: str, grid: Grid, channel: Number, row: Number) -> str:
+    """The first pixel of a row of an image."""
+    return f.at(address, grid.start, (channel, grid.channel), (row, grid.down))

@@ -1,0 +1,120 @@
+"""Sixteen clients at once, a lane each, come to what each comes to alone in float64, whoever the others are."""
+
+from __future__ import annotations
+
+import copy
+import platform
+
+import pytest
+import torch
+from lane_nets import batch, net
+from torch import Tensor
+
+from fedrecall import Local
+from fedrecall.client.lanes.clients import Batches, LanesClients
+from fedrecall.client.lanes.jit import HASWELL, Cpu
+from fedrecall.vector import FlatModel
+
+LANES, STEPS, BATCH, SAMPLES, LR = 16, 3, 6, 30, 0.1
+NARROWER = HASWELL if platform.machine() in ("x86_64", "AMD64") else None
+NETS = ["linear", "convolutions with padding", "strides and groups", "overlapping windows and means"]
+
+
+class Group:
+    """Sixteen clients with samples, offsets and numbers of steps of their own."""
+
+    def __init__(self, name: str, samples: int = BATCH, momentum: float = 0.9) -> None:
+        self.name, self.local = name, Local(batch_size=BATCH, lr=LR, momentum=momentum, weight_decay=0.01)
+        self.x, self.y = batch(name, LANES * SAMPLES)
+        random = torch.Generator().manual_seed(1)
+        own = torch.randint(0, SAMPLES, (STEPS, samples, LANES), generator=random)
+        self.rows = own + torch.arange(LANES) * SAMPLES
+        self.steps = torch.arange(LANES) % (STEPS + 1)
+        self.flat = FlatModel(net(name))
+        self.offset = torch.randn(LANES, 10 if "means" in name else 5, generator=random)
+        self.offset[:, 0] = -torch.inf  # a class that no client has
+        self.y.clamp_(min=1)
+
+    def train(self, order: Tensor | None = None, cpu: Cpu | None = None, start: Tensor | None = None) -> tuple:
+        order = torch.arange(LANES) if order is None else order
+        kernels = LanesClients(self.flat, self.local, self.x[:2], cpu)
+        w = kernels.start(self.flat.w if start is None else start[order][None], 1)
+        batches = Batches(self.x, self.y, self.rows[None, ..., order], self.steps[None, order])
+        losses = kernels.run(w, batches, kernels.offsets(self.offset[order][None], 1), LR)
+        return w[0, : len(self.flat.w)].t(), losses[0]
+
+    def alone(self, k: int) -> tuple[Tensor, float]:
+        """A client in float64, by torch.optim."""
+        module = copy.deepcopy(self.flat.module).double()
+        optimiser = torch.optim.SGD(module.parameters(), LR, self.local.momentum, weight_decay=0.01)
+        total = 0.0
+        for rows in self.rows[: self.steps[k], :, k]:
+            z, y = module(self.x[rows].double()), self.y[rows]
+            loss = ((z + self.offset[k]).logsumexp(1) - z.gather(1, y[:, None])[:, 0]).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            total += loss.item()
+        return FlatModel(module).w, total
+
+
+@pytest.mark.parametrize("samples", [BATCH, 5])
+@pytest.mark.parametrize("name", NETS)
+def test_each_client_takes_its_own_steps_of_sgd(name, samples) -> None:
+    group = Group(name, samples)
+    w, losses = group.train()
+    for k in range(LANES):
+        wanted, loss = group.alone(k)
+        moved = (spread(group.flat, wanted) - group.flat.w).norm()
+        assert (w[k] - spread(group.flat, wanted)).norm() <= 2e-5 * moved, k
+        assert losses[k].item() == pytest.approx(loss, rel=1e-5)
+
+
+def spread(flat: FlatModel, w: Tensor) -> Tensor:
+    """A float64 model's vector, whose tensors lie on other boundaries, as a float32 model's."""
+    other, found = FlatModel(copy.deepcopy(flat.module).double()), torch.zeros_like(flat.w)
+    for mine, theirs in zip(flat.parameter_slots, other.parameter_slots):
+        mine.view(found).copy_(theirs.view(w))
+    return found
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_clients_bits_depend_neither_on_its_lane_nor_on_the_others_nor_on_the_width(name) -> None:
+    group = Group(name)
+    w, losses = group.train()
+    turned = torch.randperm(LANES, generator=torch.Generator().manual_seed(4))
+    for order, cpu in ((turned, None), (torch.full((LANES,), 7), None), (turned, NARROWER)):
+        other, other_losses = group.train(order, cpu)
+        assert torch.equal(other, w[order])
+        assert torch.equal(other_losses, losses[order])
+
+
+def test_the_gradient_of_a_class_that_no_client_has_is_zero() -> None:
+    group = Group("linear", momentum=0.0)
+    group.local = group.local.model_copy(update={"weight_decay": 0.0})
+    w, _ = group.train()
+    weight, bias = (slot.view(w) for slot in group.flat.parameter_slots)
+    before_weight, before_bias = (slot.view(group.flat.w) for slot in group.flat.parameter_slots)
+    assert torch.equal(weight[:, 0], before_weight[0].expand(LANES, -1))
+    assert torch.equal(bias[:, 0], before_bias[0].expand(LANES))
+    assert not torch.equal(weight[1, 1], before_weight[1])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+def test_a_client_that_diverges_reaches_no_other(value) -> None:
+    group = Group("convolutions with padding")
+    w, _ = group.train()
+    for slot in group.flat.parameter_slots:
+        start = group.flat.w.repeat(LANES, 1)
+        start[6, slot.offset] = value
+        other, _ = group.train(start=start)
+        alone = [k for k in range(LANES) if k != 6]
+        assert torch.equal(other[alone], w[alone])
+        assert value == 1e30 or not other[6].isfinite().all()
+
+
+def test_a_client_that_is_done_keeps_its_weights_though_they_would_overflow() -> None:
+    group = Group("linear")
+    start = group.flat.w.repeat(LANES, 1)
+    start[0] = 3e38  # it has no steps to take
+    assert torch.equal(group.train(start=start)[0][0], start[0])
