@@ -12,8 +12,8 @@ from made_runs import make_run  # noqa: F401  (a fixture)
 
 from fedrecall.cli import main as cli
 
-# To import one of these is to have another device in this process.
-collect_ignore_glob = ["shared/sim_device.py", "shared/device_*.py"]
+# To import one of these is to have another device in this process, or needs an extra.
+collect_ignore_glob = ["shared/sim_device.py", "shared/device_*.py", "shared/flower_*.py"]
 
 
 @pytest.fixture(scope="session", autouse=True)

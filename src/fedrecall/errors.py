@@ -23,6 +23,10 @@ class Note(UserWarning):
     """Something that a user should know, and need not mend: the command line prints it as a line."""
 
 
+class TooFewClientsError(InputError):
+    """Fewer clients answered in a round than the recipe asks for. The run can go on when they are back."""
+
+
 class ClientError(RuntimeError):
     """A client's work failed in a worker process; the message has the round, the client and what happened."""
 

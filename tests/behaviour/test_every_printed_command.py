@@ -11,7 +11,7 @@ import fedrecall as package
 
 PRINTED = re.compile(
     r"fedrecall (?:demo|run|resume|report|diagnose|replay|partition|recipes|sweep|reproduce|compare|data \w+)\b"
-    r"|--[a-z]+(?:-[a-z]+)*|rounds=N"
+    r"|fedrecall flower init|--[a-z]+(?:-[a-z]+)*|rounds=N"
 )
 EXAMPLE = "test_the_example_of_a_commands_help_works"
 FETCH = "test_the_advice_about_data_that_are_not_here_is_followed"
@@ -24,6 +24,8 @@ FIGURES = "test_rounds_of_figures_want_figures"
 DATA = "test_the_folder_of_data_is_named_with_data"
 DEVICE = "test_another_device_needs_a_word"
 STUDY = "test_the_options_of_a_study_are_followed"
+SIMULATED = "test_the_generated_app_runs_in_flowers_simulation_with_the_bits_of_serial"
+RESUMED = "test_a_real_federation_has_the_bits_of_serial_also_over_two_runs"
 REPRODUCED = "test_the_example_of_the_help_is_planned_on_real_cifar10"
 COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and option in its text, and who follows it
     "cli/compare.py": [("fedrecall compare", EXAMPLE), ("--accuracy", EXAMPLE)],
@@ -48,6 +50,12 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
         ("fedrecall run", "test_another_objective_than_the_demos_is_run"),
     ],
     "cli/diagnose.py": [("fedrecall diagnose", EXAMPLE), ("--weights", EXAMPLE), ("--weights", WEIGHTS)],
+    "cli/flower.py": [
+        *[("fedrecall flower init", "test_the_example_of_its_help_works"), ("--recipe", SIMULATED)],
+        *[("--stream", SIMULATED), ("--federation-config", SIMULATED), ("--stream", RESUMED)],
+    ],
+    "flower/engine.py": [("fedrecall flower init", SIMULATED), ("--run-config", RESUMED)],
+    "flower/server.py": [("--run-config", RESUMED)],
     "cli/main.py": [("fedrecall demo", EXAMPLE), ("--help", "test_a_wrong_command_line_leads_to_help")],
     "cli/partition.py": [("fedrecall partition", EXAMPLE), ("--out", EXAMPLE)],
     "cli/replay.py": [("fedrecall replay", EXAMPLE), ("--round", EXAMPLE), ("--client", EXAMPLE)],
@@ -83,6 +91,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     ],
     "simulation/replay.py": [("--force", FORCE)] * 2,
     "simulation/resume.py": [
+        ("--run-config", RESUMED),
         ("rounds=N", "test_rounds_make_a_run_longer"),
         *[("--force", FORCE)] * 4,
         *[("--force", VECTORISED), ("--engine", VECTORISED)],

@@ -344,8 +344,9 @@ def examples() -> dict[str, str]:
     found = {"": str(commands.epilog)}
     for name, command in commands.commands.items():
         for inner, one in {name: command, **getattr(command, "commands", {})}.items():
-            # What needs a server is in tests/cli/test_data.py, what needs CIFAR-10 in test_reproduce.py.
-            if one.epilog and not {"data", "reproduce"} & {name, inner}:
+            # What needs a server is in tests/cli/test_data.py, what needs CIFAR-10 in test_reproduce.py, and
+            # what needs Flower in tests/flower.
+            if one.epilog and not {"data", "reproduce", "flower"} & {name, inner}:
                 found[inner] = one.epilog
     return found
 

@@ -20,6 +20,7 @@ from fedrecall.cli.compare import compare
 from fedrecall.cli.data import data
 from fedrecall.cli.demo import demo
 from fedrecall.cli.diagnose import diagnose
+from fedrecall.cli.flower import flower
 from fedrecall.cli.options import say
 from fedrecall.cli.partition import partition
 from fedrecall.cli.recipes import recipes
@@ -55,7 +56,21 @@ def fedrecall() -> None:
     """Federated learning on clients whose labels differ, without the forgetting."""
 
 
-for command in (demo, run, resume, sweep, reproduce, compare, report, diagnose, replay, partition, recipes, data):
+for command in (
+    demo,
+    run,
+    resume,
+    sweep,
+    reproduce,
+    compare,
+    report,
+    diagnose,
+    replay,
+    partition,
+    recipes,
+    data,
+    flower,
+):
     fedrecall.add_command(command)
 
 

@@ -321,8 +321,16 @@ class Summed:
         tree.graft(self.level, self.number, self.sums)
 
 
+@dataclass(frozen=True)
+class Missing:
+    """A client that gave nothing back, or nothing that the round could use."""
+
+    task: TrainTask
+    reason: str  # the end of a sentence that begins with the client
+
+
 Trained = TrainResult | TrainedGroup | Summed
-Result = Trained | EvaluateResult
+Result = Trained | EvaluateResult | Missing
 
 
 def look_at_update(sums: Sums, tree: SumTree, sent: Tensors, algorithm: Algorithm) -> None:

@@ -15,9 +15,10 @@ MOST_LISTED = 20
 
 
 def card(
-    assignment: Assignment, labels: Ints, num_classes: int, class_names: Sequence[str] | None = None
+    assignment: Assignment, labels: Ints | None, num_classes: int, class_names: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The content of `partition.json`, ready for JSON.
+    """The content of `partition.json`, ready for JSON. Without labels, which stay with real clients, it says
+    nothing of who has which classes.
 
     Sizes, classes and skew are of the clients that train; held-out clients count in `samples` and in the
     pooled shares only.
@@ -29,10 +30,12 @@ def card(
     class_counts: training samples of each class over all clients, in the order of class_names.
     """
     client, training = assignment.client, assignment.clients - assignment.held_out
-    every = label_counts(client, labels, assignment.clients, num_classes)
-    train = label_counts(np.where(assignment.validation, -1, client), labels, assignment.clients, num_classes)
-    missing = (train[:training] == 0).sum(axis=1)
-    one_class = np.flatnonzero(missing == num_classes - 1)
+    if labels is None:
+        by_class, labels, counted = False, np.zeros(len(client), np.int64), 1
+    else:
+        by_class, counted = True, num_classes
+    every = label_counts(client, labels, assignment.clients, counted)
+    train = label_counts(np.where(assignment.validation, -1, client), labels, assignment.clients, counted)
     return {
         "clients": assignment.clients,
         "held_out": assignment.held_out,
@@ -46,12 +49,21 @@ def card(
         "train_size": _spread(train[:training].sum(axis=1), "median"),
         "validation_size": _spread((every - train)[:training].sum(axis=1), "median"),
         "classes": num_classes,
+        **(_skew(every, train, training) if by_class else {}),
+        "class_names": _names(class_names, num_classes),
+        **({"class_counts": train[:training].sum(axis=0).tolist()} if by_class else {}),
+        "digest": assignment.digest(),
+    }
+
+
+def _skew(every: Ints, train: Ints, training: int) -> dict[str, Any]:
+    """How the clients' classes differ, from their samples of each class."""
+    missing = (train[:training] == 0).sum(axis=1)
+    one_class = np.flatnonzero(missing == train.shape[1] - 1)
+    return {
         "classes_missing": _spread(missing, "mean"),
         "one_class_clients": {"count": len(one_class), "first": one_class[:MOST_LISTED].tolist()},
         "label_skew": _label_skew(every, training),
-        "class_names": _names(class_names, num_classes),
-        "class_counts": train[:training].sum(axis=0).tolist(),
-        "digest": assignment.digest(),
     }
 
 

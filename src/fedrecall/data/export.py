@@ -18,18 +18,24 @@ def export_clients(federation: Federation, folder: Path) -> list[Path]:
     width = len(str(len(federation) - 1))
     written = []
     for client in range(len(federation)):
-        train, validation = federation.train_indices(client), federation.validation_indices(client)
-        arrays = {
-            "x_train": federation.train.x[train],
-            "y_train": federation.train.y[train],
-            "x_validation": federation.train.x[validation],
-            "y_validation": federation.train.y[validation],
-        }
+        arrays = arrays_of(federation, client)
         written.append(save(folder / f"client-{client:0{width}d}.npz", federation, arrays))
     if federation.test is not None:
         arrays = {"x_test": federation.test.x, "y_test": federation.test.y}
         written.append(save(folder / "test.npz", federation, arrays))
     return written
+
+
+def arrays_of(federation: Federation, client: int) -> dict[str, np.ndarray]:
+    """A client's own samples and labels."""
+    train, validation = federation.train_indices(client), federation.validation_indices(client)
+    x, y = federation.train.x, federation.train.y
+    return {
+        "x_train": x[train],
+        "y_train": y[train],
+        "x_validation": x[validation],
+        "y_validation": y[validation],
+    }
 
 
 def save(path: Path, federation: Federation, arrays: dict[str, np.ndarray]) -> Path:

@@ -63,6 +63,8 @@ class Federation:
     (4, 8, 2)
     """
 
+    knows_labels = True  # False: samples and labels stay with the clients, and here is only how many they have
+
     def __init__(
         self,
         train: Samples,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from fedrecall.client.work import EvaluateResult, Job, Result, Task, Trained, TrainTask
+from fedrecall.client.work import EvaluateResult, Job, Missing, Result, Task, Trained, TrainTask
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.recipe.settings import Execution
-from fedrecall.runs.client_states import States
+from fedrecall.runs.client_states import StateFiles, States
 from fedrecall.vector import Tensors
 
 
@@ -23,6 +24,7 @@ class Engine(ABC):
     name: ClassVar[str]
     own_rounding: ClassVar[bool] = False  # its bits are not those of `serial`, so it counts in the recipe's hash
     replaces_workers: ClassVar[bool] = False  # a worker that dies or hangs is replaced, and its tasks run again
+    leaves_out_clients: ClassVar[bool] = False  # one that does not answer in time; a round goes on without it
     in_this_process: ClassVar[bool] = True  # user code runs here, where breakpoint() works
     elsewhere: ClassVar[bool] = False  # workers may be on other machines, with other devices than this one has
     most_workers: ClassVar[int | None] = None
@@ -30,6 +32,7 @@ class Engine(ABC):
     workers: int = 1
     devices: Sequence[Device] = (CPU,)  # where its workers train
     failed: Task | None = None  # whose work raised what `run` raises
+    resume_command: str | None = None  # how its runs are resumed, if not by `fedrecall resume`
     notes: Sequence[str] = ()  # what the user should know of where it runs
     nodes: Sequence[Mapping[str, Any]] = ()  # the environments of other machines that it runs on
 
@@ -47,6 +50,10 @@ class Engine(ABC):
         """The reason why this engine cannot run a job; None if it can."""
         return None
 
+    def states_below(self, folder: Path) -> StateFiles:
+        """Where its clients' states are, for a run that keeps its own in a folder."""
+        return StateFiles(folder)
+
     @abstractmethod
     def open(self, job: Job, federation: Federation, states: States) -> None: ...
 
@@ -58,7 +65,7 @@ class Engine(ABC):
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """The results, in the order of the tasks. Their tensors are good until the next result is asked for."""
 
-    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained]:
+    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
         """Like `run`, of a round's training, for whoever needs only what clients come to together; `looked_at`
         says that this includes how their updates lie. An engine may add some of them up where they trained."""
         for result in self.run(tasks):

@@ -12,6 +12,7 @@ from typing import Any
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
 from fedrecall.data.sources import DataSet
+from fedrecall.engines import Engine
 from fedrecall.engines.auto import check_execution
 from fedrecall.errors import InputError, WriteError
 from fedrecall.measure.watcher import Watcher
@@ -91,10 +92,16 @@ def load_federation(recipe: Recipe) -> Federation:
     return federation
 
 
-def recipe_experiment(recipe: Recipe, federation: Federation, *, resumed: bool = False) -> Experiment:
-    """The run that a recipe describes, ready to start or to go on."""
+def recipe_experiment(
+    recipe: Recipe, federation: Federation, *, resumed: bool = False, engine: Engine | None = None
+) -> Experiment:
+    """The run that a recipe describes, ready to start or to go on; `engine` in place of the one it names."""
+    return Experiment(recipe, recipe_job(recipe, federation), federation, resumed=resumed, engine=engine)
+
+
+def recipe_job(recipe: Recipe, federation: Federation) -> Job:
+    """What the workers of such a run need to know."""
     make_model = partial(
         recipe.create, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
     )
-    algorithm, objective = recipe.create("algorithm"), recipe.create("objective")
-    return Experiment(recipe, Job.of(recipe, make_model, algorithm, objective), federation, resumed=resumed)
+    return Job.of(recipe, make_model, recipe.create("algorithm"), recipe.create("objective"))

@@ -17,7 +17,7 @@ from fedrecall.measure.forgetting import (
     global_forgetting_from_best,
     group_mean,
 )
-from fedrecall.measure.metrics import client_metrics, pooled_metrics
+from fedrecall.measure.metrics import client_metrics, counted_metrics, pooled_metrics
 from fedrecall.measure.user_metrics import UserMetric, evaluate, user_metrics
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.recipe.recipe import Recipe
@@ -79,7 +79,7 @@ class Evaluator(Watcher):
                 continue
             predictions = self.predictions(t, engine, states, split, logits=self._wants_logits(split))
             round.line |= self._pooled(t, split, predictions)
-            if split == "validation":
+            if split == "validation" and not np.isnan(predictions.correct).all():  # else nobody answered
                 over_clients, round.by_client = self._by_client(t, predictions)
                 round.line |= over_clients
 
@@ -88,9 +88,12 @@ class Evaluator(Watcher):
 
     def _pooled(self, t: int, split: str, predictions: Predictions) -> Line:
         """Of one model on all samples of a split."""
-        labels, prefix = self._labels(split), PREFIX[split]
+        prefix = PREFIX[split]
         if split == "held_out":
             return {"held_out_accuracy": float(predictions.correct.mean())}
+        if split == "validation" and not self.federation.knows_labels:
+            return {f"{prefix}_{name}": value for name, value in counted_metrics(predictions).items()}
+        labels = self._labels(split)
         found = pooled_metrics(predictions, labels, self.federation.num_classes)
         if (logits := predictions.logits) is not None:
             for name, function in self.user_metrics.items():
@@ -107,9 +110,12 @@ class Evaluator(Watcher):
         federation = self.federation
         owners, population = federation.owners(), federation.population
         accuracy = client_accuracy(predictions.correct, owners, population)
-        classes = group_mean(predictions.correct, self._labels("validation"), federation.num_classes)
         line = {f"val_{name}": value for name, value in client_metrics(accuracy).items()}
-        line |= self._global_forgetting(classes)
+        by_class: Line = {}
+        if federation.knows_labels:
+            classes = group_mean(predictions.correct, self._labels("validation"), federation.num_classes)
+            line |= self._global_forgetting(classes)
+            by_class["val_class_accuracy"] = classes.tolist()
         listed = self._listed
         nll, samples = group_mean(predictions.nll, owners, population), np.bincount(owners, minlength=population)
         return line, {
@@ -118,7 +124,7 @@ class Evaluator(Watcher):
             "val_accuracy": accuracy[listed].round(6).tolist(),
             "val_nll": nll[listed].round(6).tolist(),
             "samples": samples[listed].tolist(),
-            "val_class_accuracy": classes.tolist(),
+            **by_class,
         }
 
     def _global_forgetting(self, classes: np.ndarray) -> Line:

@@ -158,13 +158,14 @@ def probe_metrics(arrays: Mapping[str, np.ndarray], measurable: int) -> dict[str
     models, data, after = arrays["models"], arrays["data"], arrays["after"]
     matrix = forgetting_matrix(arrays["before"], after)
     drops, rises = drops_and_rises(matrix, models, data)
-    present, absent = present_and_absent(arrays["class_before"], arrays["class_after"], arrays["present"])
     metrics = {"forgetting": mean_forgetting(matrix, models, data)}
     if "own_before" in arrays:  # the columns are a sample
         metrics["forgetting_se"] = standard_error(matrix, models, data, measurable)
     metrics["learned"] = mean_of_known(learned_in_probe(arrays))
     metrics |= {"forgotten_drops": drops, "forgotten_rises": rises}
-    metrics |= {"forgotten_present": present, "forgotten_absent": absent}
+    if "present" in arrays:  # not where labels stay with the clients
+        present, absent = present_and_absent(arrays["class_before"], arrays["class_after"], arrays["present"])
+        metrics |= {"forgotten_present": present, "forgotten_absent": absent}
     if "after_global_statistics" in arrays:
         with_global = forgetting_matrix(arrays["before"], arrays["after_global_statistics"])
         metrics["forgetting_global_statistics"] = mean_forgetting(with_global, models, data)

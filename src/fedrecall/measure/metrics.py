@@ -277,6 +277,14 @@ def pooled_metrics(predictions: Predictions, labels: np.ndarray, classes: int) -
     }
 
 
+def counted_metrics(predictions: Predictions) -> dict[str, float]:
+    """What is known of pooled samples whose clients say how many are right and how likely their labels are, and no
+    more; samples of a client that says nothing are NaN, and left out."""
+    if np.isnan(predictions.correct).all():
+        return {}
+    return {"accuracy": mean_of_known(predictions.correct), "nll": mean_of_known(predictions.nll)}
+
+
 def client_metrics(accuracy: np.ndarray) -> dict[str, float]:
     """Over clients, from one accuracy each; clients without data are NaN and left out.
 

@@ -69,7 +69,7 @@ class Probes(Watcher):
                 self._probe.add(task, answers)
 
     def after(self, round: Round) -> None:
-        if self._probe is None:
+        if self._probe is None or not self._probe.rows:  # no client let its model be probed
             return
         # The vector that the next clients would be sent, as before: not a mean that is only evaluated.
         vector = self.evaluator.algorithm.broadcast(round.server)["w"]
@@ -123,28 +123,35 @@ class ProbedRound:
         federation, among = self.federation, len(self.columns)
         sizes = [len(federation.validation_indices(client)) for client in clients or self.columns]
         accuracy = forgetting.client_accuracy(correct, np.repeat(np.arange(len(sizes)), sizes), len(sizes))
+        found = {"all": accuracy, "columns": accuracy[:among]}
+        if not federation.knows_labels:
+            return found
         inside = sum(sizes[:among])
         source, positions = federation.pool("validation", clients)
         labels = source.y[positions[:inside]]
         classes = forgetting.group_mean(correct[:inside], labels, federation.num_classes)
-        return {"all": accuracy, "columns": accuracy[:among], "classes": classes}
+        return found | {"classes": classes}
 
     def arrays(self) -> Arrays:
         """Those of the round's file, but for the new global model's."""
         before, rows, federation = self.before, self.rows, self.federation
         samples = [federation.validation_indices(client) for client in self.columns]
-        labels = federation.train.y[np.concatenate(samples)]
         arrays = {
             "models": np.array(self.models, np.int64),
             "data": np.array(self.columns, np.int64),
             "before": before["columns"],
             "after": np.stack([row["columns"] for row in rows]),
             "samples": np.array([len(part) for part in samples], np.int64),
-            "class_before": before["classes"],
-            "class_after": np.stack([row["classes"] for row in rows]),
-            "class_samples": np.bincount(labels, minlength=federation.num_classes),
-            "present": np.stack([federation.labels(client).counts.numpy() > 0 for client in self.models]),
         }
+        if federation.knows_labels:
+            labels = federation.train.y[np.concatenate(samples)]
+            present = [federation.labels(client).counts.numpy() > 0 for client in self.models]
+            arrays |= {
+                "class_before": before["classes"],
+                "class_after": np.stack([row["classes"] for row in rows]),
+                "class_samples": np.bincount(labels, minlength=federation.num_classes),
+                "present": np.stack(present),
+            }
         if all("global_statistics" in row for row in rows):
             arrays["after_global_statistics"] = np.stack([row["global_statistics"] for row in rows])
         if self.sampled:

@@ -26,6 +26,7 @@ class Round:
     buffers: Tensors  # with it
     updates: Updates = field(default_factory=Updates)  # how they lie, where that is looked at
     dropped: list[int] = field(default_factory=list)  # clients whose update was not finite
+    missing: list[int] = field(default_factory=list)  # clients that gave nothing back
     line: dict[str, Any] = field(default_factory=dict)  # of metrics.jsonl
     by_client: dict[str, Any] = field(default_factory=dict)  # the line of clients.jsonl, if there is one
 

@@ -318,6 +318,9 @@ class Execution(Settings):
     )
     client_timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         default=None,
-        description="processes: seconds after which a worker that has not finished a client is replaced; default: "
-        "never",
+        description="processes: seconds after which a worker that has not finished a client is replaced; a Flower "
+        "federation: after which a client that has not answered is left out; default: never",
+    )
+    min_clients: Positive = Field(
+        default=1, description="a Flower federation: with fewer clients that answered, a round stops the run"
     )

@@ -18,6 +18,7 @@ SUMMARY = "summary.json"
 REPORT = "report.html"
 MARK = "made_by.json"
 LOCK = "lock"
+NODES = "nodes.json"  # of a run on a federation: its name at the nodes, and what they said of their data
 
 FORGETTING = "forgetting"
 CHECKPOINTS = "checkpoints"

@@ -21,14 +21,14 @@ def add_advice(error: BaseException, round: int, engine: Engine, run: Path, reci
         if task and not engine.in_this_process:
             lines.append('With engine="serial" all of it runs in the main process, where breakpoint() works.')
         lines.append(
-            f"The rounds before it are saved. When it is mended, go on with: {how_to_resume(recipe, run)}"
+            f"The rounds before it are saved. When it is mended, go on with: {how_to_resume(recipe, run, engine)}"
         )
     else:
         if task and (isinstance(task, TrainTask) or not engine.in_this_process):
             lines.append("Once more in the main process, where breakpoint() works:")
             lines.append(f"    {once_more(task, shlex.quote(str(run)), recipe)}")
         lines.append("The rounds before it are saved. When it is mended, go on with:")
-        lines.append(f"    {how_to_resume(recipe, run)}")
+        lines.append(f"    {how_to_resume(recipe, run, engine)}")
     error.add_note("\n".join(lines))
 
 
@@ -37,7 +37,9 @@ def is_from_python(recipe: Recipe) -> bool:
     return any(getattr(recipe, section)["name"] == FROM_PYTHON["name"] for section in NAMED)
 
 
-def how_to_resume(recipe: Recipe, run: Path) -> str:
+def how_to_resume(recipe: Recipe, run: Path, engine: Engine) -> str:
+    if engine.resume_command:
+        return engine.resume_command
     if is_from_python(recipe):
         return f"federate(.., out={str(run)!r}, resume=True)"
     return f"fedrecall resume {shlex.quote(str(run))}"

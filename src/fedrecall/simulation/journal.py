@@ -23,6 +23,7 @@ class Journal:
         self.folder = folder
         self.warnings: list[str] = []
         self.dropped_updates = 0
+        self.missing_clients = 0
 
     def recall(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Take up what was said before a run was resumed."""
@@ -30,6 +31,7 @@ class Journal:
             if event.get("event") == "warning":
                 self.warnings.append(str(event.get("message")))
             self.dropped_updates += event.get("event") == "dropped"
+            self.missing_clients += event.get("event") == "missing"
 
     def warn(self, t: int, warning: str | None) -> None:
         """Once for each thing that the user should know."""
@@ -45,6 +47,11 @@ class Journal:
                 raise DivergedError(f"{message} (bad_updates is 'stop')")
             self.folder.event("dropped", t, message)
         self.dropped_updates += len(clients)
+
+    def miss(self, t: int, client: int, reason: str) -> None:
+        """A client that is left out of a round because nothing came from it, or nothing that can be used."""
+        self.folder.event("missing", t, f"client {client} is left out of round {t}: {reason}")
+        self.missing_clients += 1
 
     def record(self, round: Round, probe: Mapping[str, np.ndarray] | None, clock: list[float]) -> None:
         """A round that is done; `probe` has its matrices, if it was probed."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrecall.data.card import card
-from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, WriteError
+from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, TooFewClientsError, WriteError
 from fedrecall.measure.metrics import pooled_metrics
 from fedrecall.measure.watcher import Watcher
 from fedrecall.recipe.own_code import own_code
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
-from fedrecall.runs.client_states import StateFiles, StateTable
+from fedrecall.runs.client_states import StateTable
 from fedrecall.runs.environment import environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import read_lines
@@ -61,7 +61,7 @@ class Loop:
     ) -> None:
         self.experiment, self.recipe, self.engine = experiment, experiment.recipe, experiment.engine
         self.folder, self.journal, self.callbacks = folder, Journal(folder), callbacks
-        self.states = StateTable(StateFiles(folder.path / files.STATES))
+        self.states = StateTable(self.engine.states_below(folder.path / files.STATES))
         self.resumed = start is not None
         self.done = experiment.first_state(start)  # the state after the last round that is done
         self.saved = self.done.round
@@ -89,6 +89,8 @@ class Loop:
         except DivergedError as error:
             ending = "diverged"
             raise DivergedError(f"{error}; the last good state is that of round {self.done.round}") from None
+        except TooFewClientsError as error:
+            raise TooFewClientsError(f"{error}; when they are back, go on with: {self._resume()}") from None
         except InputError:
             raise
         except (SystemExit, EOFError, BrokenPipeError) as error:  # which others take for a way to end
@@ -157,7 +159,7 @@ class Loop:
         return summary
 
     def _resume(self) -> str:
-        return how_to_resume(self.recipe, self.folder.path)
+        return how_to_resume(self.recipe, self.folder.path, self.engine)
 
     def _describe(self) -> None:
         """Write what will be run."""
@@ -170,7 +172,8 @@ class Loop:
             self.recipe, experiment.job, federation, experiment.flat.module, experiment.weights
         )
         folder.write_json(files.ORIGIN, origin)
-        for warning in self.experiment.warnings(partition["one_class_clients"]["count"]):
+        one_class = partition.get("one_class_clients", {"count": 0})["count"]
+        for warning in self.experiment.warnings(one_class):
             self.journal.warn(0, warning)
 
     def _write_environment(self) -> None:
@@ -187,8 +190,10 @@ class Loop:
     def _describe_partition(self) -> dict[str, Any]:
         """Write who has what; the card."""
         federation = self.experiment.federation
-        described = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
-        federation.assignment.save(self.folder.path, federation.training_counts())
+        known = federation.knows_labels
+        labels, counts = (federation.train.y, federation.training_counts()) if known else (None, None)
+        described = card(federation.assignment, labels, federation.num_classes, federation.class_names)
+        federation.assignment.save(self.folder.path, counts)
         self.folder.write_json(files.CARD, described)
         return described
 
@@ -254,7 +259,7 @@ class Loop:
 
     def _summary(self, ending: str, seconds: float) -> dict[str, Any]:
         """How the run ended, and its model if it is done."""
-        flat, dropped = self.experiment.flat, self.journal.dropped_updates
+        flat, dropped, missing = self.experiment.flat, self.journal.dropped_updates, self.journal.missing_clients
         if ending == "finished" and not self.experiment.algorithm.personal:  # else there is no one model
             model = self.best_model or self._model()
             flat.load(model["w"], model)
@@ -262,6 +267,10 @@ class Loop:
         warnings = list(self.journal.warnings)
         if dropped:  # not an event of its own: each of them is one
             warnings.append(f"{dropped} updates were not finite and left out: see {files.EVENTS}")
+        if missing:
+            warnings.append(
+                f"clients were left out {missing} times because nothing came from them: see {files.EVENTS}"
+            )
         lines = read_lines(self.folder.path / files.METRICS)  # read again, not kept: a long run has many
         summary = {
             **summarise(lines, self.recipe, seconds),
@@ -274,6 +283,7 @@ class Loop:
             "device": ", ".join(device.name for device in self.engine.devices),
             "recipe_sha256": self.experiment.digest,
             "dropped_updates": dropped,
+            "missing_clients": missing,
             "warnings": warnings,
         }
         self.folder.write_summary(summary)

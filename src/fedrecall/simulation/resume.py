@@ -27,7 +27,7 @@ def starting_point(
     path: Path, experiment: Experiment, *, force: bool = False, other_device: bool = False
 ) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint that an experiment goes on from (None: there is none yet), and what the user should know."""
-    point, notes = checkpoint.newest(path / files.CHECKPOINTS, StateFiles(path / files.STATES))
+    point, notes = checkpoint.newest(path / files.CHECKPOINTS, experiment.engine.states_below(path / files.STATES))
     recipe = experiment.recipe
     if point is None and not force:
         refuse_to_start_again(path, recipe, notes)
@@ -178,6 +178,11 @@ def go_on(
     other_device: bool = False,
 ) -> dict[str, Any]:
     """Resume the run in a folder; its summary."""
+    if (folder.path / files.NODES).exists() and not experiment.engine.leaves_out_clients:
+        raise InputError(
+            f"the run in {str(folder.path)!r} is that of a federation; its app goes on with it, by flwr run and "
+            "--run-config resume=true"
+        )
     folder.lock()
     try:
         experiment.weights = weights_of(folder.path)

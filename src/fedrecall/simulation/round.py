@@ -13,12 +13,13 @@ import torch
 from fedrecall.algorithms.base import Population
 from fedrecall.client.batches import steps_per_epoch
 from fedrecall.client.sums import Sums, SumTree
-from fedrecall.client.work import EvaluateResult, Job, Trained, TrainTask
+from fedrecall.client.work import EvaluateResult, Job, Missing, Trained, TrainTask
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.device import Device
 from fedrecall.engines import accelerators
 from fedrecall.engines.auto import choose, devices_for
-from fedrecall.errors import DivergedError, InputError
+from fedrecall.engines.engine import Engine
+from fedrecall.errors import DivergedError, InputError, TooFewClientsError
 from fedrecall.measure.evaluator import Evaluator
 from fedrecall.measure.probe import Probes
 from fedrecall.measure.training_cost import TrainingCost
@@ -72,6 +73,7 @@ class Experiment:
         *,
         resumed: bool = False,
         given_weights: bool = False,
+        engine: Engine | None = None,  # default: the one that the recipe names
     ) -> None:
         self.recipe, self.job, self.federation = recipe, job, federation
         self.algorithm = job.algorithm
@@ -86,7 +88,9 @@ class Experiment:
         step = cost.flops_per_sample * min(recipe.local.batch_size, samples)
         devices = devices_for(recipe.execution, step, self.flat.w.dtype)
         work = cost.of_client(samples)
-        self.engine = choose(recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices)
+        self.engine = engine or choose(
+            recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices
+        )
         accelerators.refuse_precision(self.device, recipe.local.precision)
         if not self.device.is_cpu:
             refuse_unknown_ids(self.flat.module, federation)
@@ -161,6 +165,10 @@ class Experiment:
         round = self.publish(state, states, watchers)
         tree, accepted, bytes_up = SumTree(self._compared_with(round)), dict[int, int](), 0
         for result in self._results(round, callbacks, looked_at=tree.sent is not None):  # client updates
+            if isinstance(result, Missing):
+                journal.miss(round.number, result.task.client, result.reason)
+                round.missing.append(result.task.client)
+                continue
             journal.warn(round.number, result.note)
             good, dropped = result.finite_part(self.algorithm)
             journal.drop(round.number, dropped, stop=self.recipe.bad_updates == "stop")
@@ -178,6 +186,7 @@ class Experiment:
         sums = tree.total()
         clock.append(time.perf_counter())
 
+        self._refuse_few(round)
         if not sums.samples:
             raise DivergedError(f"no client's update of round {round.number} was finite")
         round.updates = sums.updates
@@ -198,7 +207,9 @@ class Experiment:
         states.settle()
         return RoundState(round.number, round.server, round.buffers), round
 
-    def _results(self, round: Round, callbacks: Sequence[Watcher], *, looked_at: bool) -> Iterator[Trained]:
+    def _results(
+        self, round: Round, callbacks: Sequence[Watcher], *, looked_at: bool
+    ) -> Iterator[Trained | Missing]:
         """What the clients give back: one by one, where somebody wants to see each."""
         if any(callback.wants_each for callback in callbacks):
             for result in self.engine.run(round.tasks):
@@ -213,7 +224,8 @@ class Experiment:
 
     def _line(self, round: Round, sums: Sums, bytes_up: int) -> dict[str, Any]:
         """The first entries of the round's line of metrics."""
-        clients = [task.client for task in round.tasks if task.client not in (EVERYONE, *round.dropped)]
+        left_out = {EVERYONE, *round.dropped, *round.missing}
+        clients = [task.client for task in round.tasks if task.client not in left_out]
         return {
             "round": round.number,
             "clients": clients,
@@ -221,6 +233,15 @@ class Experiment:
             "train_loss": sums.mean_loss(),
             **self._traffic(len(round.tasks), bytes_up, round.sent, round.buffers),
         }
+
+    def _refuse_few(self, round: Round) -> None:
+        """Too many clients are missing for the round to count."""
+        answered, least = len(round.tasks) - len(round.missing), self.recipe.execution.min_clients
+        if round.missing and answered < least:
+            raise TooFewClientsError(
+                f"{answered} of {len(round.tasks)} clients answered in round {round.number}, and "
+                f"execution.min_clients is {least}"
+            )
 
     def _traffic(self, clients: int, up: int, broadcast: Tensors, buffers: Tensors) -> dict[str, int]:
         """Bytes of the tensors that travel in a round, all clients together."""
@@ -249,7 +270,7 @@ class Experiment:
 
     def warnings(self, one_class_clients: int) -> Iterator[str]:
         """Sentences that the user should know before trusting the result."""
-        if self.job.knows_validation:  # the card counts training labels alone
+        if self.job.knows_validation and self.federation.knows_labels:  # the card counts training labels alone
             known = (self.federation.labels(k, with_validation=True) for k in range(self.federation.population))
             one_class_clients = sum(int((labels.counts > 0).sum()) == 1 for labels in known)
         note = self.job.objective.note(one_class_clients, self.federation.population)
@@ -257,7 +278,8 @@ class Experiment:
         taught = "teacher" in self.job.objective.needs and trains_otherwise(self.flat.module)
         if note and not self.algorithm.pooled and not taught:
             yield note
-        if self.recipe.evaluation.prior == "as_trained" and not self.algorithm.personal:
+        shares_known = self.federation.knows_labels and not self.algorithm.personal
+        if self.recipe.evaluation.prior == "as_trained" and shares_known:
             yield from self.job.objective.note_on_prior(self.federation.pooled_shares)
         if (
             self.count == 1
@@ -277,7 +299,8 @@ class Experiment:
         late = [t for t in self.recipe.forgetting.rounds or () if t > self.recipe.rounds]
         if late:
             yield f"forgetting.rounds has {late}, but there are {self.recipe.rounds} rounds"
-        if self.recipe.execution.client_timeout is not None and not self.engine.replaces_workers:
+        heeds_time = self.engine.replaces_workers or self.engine.leaves_out_clients
+        if self.recipe.execution.client_timeout is not None and not heeds_time:
             yield f"execution.client_timeout has no effect: the engine is {self.engine.name!r}, without workers"
         for key in ("ray_address", "resources"):
             if getattr(self.recipe.execution, key) is not None and not self.engine.elsewhere:

@@ -20,7 +20,7 @@ import cloudpickle
 import torch
 
 from fedrecall.client.sums import LEAF
-from fedrecall.client.work import Job, Result, Summed, Trained, TrainTask
+from fedrecall.client.work import Job, Missing, Result, Summed, Trained, TrainTask
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.engines.answering import Message
@@ -131,7 +131,7 @@ class Ray(WorkerPool[Actor]):
         self._version += 1
         self._published = self._ray.put((pack(server), pack(buffers)))
 
-    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained]:
+    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
         if len(tasks) <= LEAF or len({member.node for member in self._members if member.ready}) < 2:
             yield from super().train(tasks, looked_at=looked_at)
             return

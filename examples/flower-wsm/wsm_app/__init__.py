@@ -1,0 +1,1 @@
+"""A Flower app of one's own, with the re-weighted softmax."""

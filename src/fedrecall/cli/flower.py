@@ -1,0 +1,49 @@
+"""The commands of `fedrecall flower`."""
+
+from __future__ import annotations
+
+import shlex
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from fedrecall.cli.options import OPEN, data_option, execution, say, settings_argument, words_of
+from fedrecall.errors import InputError
+
+
+@click.group()
+def flower() -> None:
+    """Real clients: a recipe on a federation of Flower."""
+
+
+@flower.command(
+    context_settings=OPEN, epilog="Example: fedrecall flower init my-app --recipe demo partition.clients=3"
+)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@settings_argument
+@click.option("--recipe", required=True, metavar="RECIPE", help="A shipped recipe's name or a YAML file.")
+@click.option(
+    "--nodes", type=click.Path(path_type=Path), metavar="DIR", help="For simulations: files of the clients."
+)
+@data_option
+def init(folder: Path, settings: tuple[str, ...], recipe: str, nodes: Path | None, data: str | None) -> None:
+    """Write a Flower app around a recipe into the new folder DIR, and print the commands that run it.
+
+    Settings over the recipe's may follow as KEY=VALUE. The recipe's data are read here, to know what a sample is;
+    the nodes have their own. With --nodes, simulated clients read the files that `fedrecall partition --export`
+    wrote there.
+    """
+    if find_spec("flwr") is None:
+        raise InputError("fedrecall flower needs the extra flower: pip install 'fedrecall[flower]'")
+    from fedrecall.flower.init import write_app
+    from fedrecall.recipe.layers import load
+
+    loaded = load(recipe, words_of(settings), execution(data=data))
+    clients = write_app(folder, loaded, nodes)
+    place = shlex.quote(str(folder))
+    say(f"an app for {clients} clients is in {place}; its README.md says how to run it on real nodes")
+    say("all on this machine, simulated:")
+    say(f"    flwr run {place} local --stream --federation-config 'num-supernodes={clients}'")
+    say("on a federation that is set up as the README says:")
+    say(f"    flwr run {place} real --stream")

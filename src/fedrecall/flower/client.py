@@ -1,0 +1,185 @@
+"""The client's side of a federation: the worker of every engine, on the node's own data.
+
+What leaves the node is what these functions put into their replies, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from logging import ERROR
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from flwr.common.logger import log
+
+from fedrecall.client.work import EvaluateResult, EvaluateTask, Job, TrainResult, TrainTask
+from fedrecall.client.worker import Worker
+from fedrecall.data.federation import Federation
+from fedrecall.engines.malloc import keep_freed_memory
+from fedrecall.flower.app import App
+from fedrecall.flower.messages import (
+    ARRAYS,
+    METRICS,
+    MODEL,
+    PUBLISHED,
+    REFUSED,
+    TASK,
+    Fields,
+    Layouts,
+    split_buffers,
+    task_of,
+    the_record,
+    with_prefix,
+)
+from fedrecall.flower.node import Node
+from fedrecall.flower.refusal import RefusedError
+from fedrecall.flower.states import OwnStates
+from fedrecall.flower.tensors import pack, unpack
+from fedrecall.front.execute import recipe_job
+from fedrecall.runs.client_states import StateFiles
+from fedrecall.torch_state import fixed_torch_state, torch_threads
+from fedrecall.vector import Tensors
+from fedrecall.version import __version__
+
+Handler = Callable[["Here", Message], RecordDict]
+
+
+def client_app(folder: Path, mods: Sequence[Mod] = ()) -> ClientApp:
+    """The app of a node. `mods` are Flower's, around the training alone: those for privacy, say."""
+    app = ClientApp()
+    app.query()(answering(folder, introduce))
+    app.train(mods=list(mods))(answering(folder, train))
+    app.evaluate()(answering(folder, evaluate))
+    return app
+
+
+class Here:
+    """The node that was asked, with all that it needs for an answer."""
+
+    def __init__(self, folder: Path, context: Context) -> None:
+        self.app = App.of(folder, context.run_config)
+        self.node = Node.of(context.node_config, context.run_config)
+        nodes = self.app.get("nodes", str, "")
+        self.federation: Federation = self.node.federation(self.app.recipe, self.app.kind, nodes or None)
+        self.job: Job = recipe_job(self.app.recipe, self.federation)
+
+    def agree(self, task: Fields) -> None:
+        """A message of another run, or for another client, is not for this node."""
+        if task.text("recipe") != self.app.recipe.method_digest():
+            raise RefusedError("the recipe of the message is not the node's: the app is another one")
+        if task.text("fedrecall") != __version__:
+            raise RefusedError(f"the message is of fedrecall {task.text('fedrecall')}, the node has {__version__}")
+        if task.whole("client") != self.node.client:
+            raise RefusedError(f"the message is for client {task.whole('client')}, the node is {self.node.client}")
+
+    def states(self, run: str, starts_from: int) -> StateFiles:
+        """This client's states of a run; where none are kept, no folder is needed."""
+        folder = self.node.state_dir
+        keeps = self.job.algorithm.keeps_state or self.job.own_buffers
+        if folder is None:
+            if keeps:
+                raise RefusedError("the algorithm keeps state at its clients, and the node has no state-dir")
+            folder = Path()
+        if not run.isalnum():
+            raise RefusedError("its 'run' is not a run's name")
+        return OwnStates(folder / run, starts_from)
+
+    @contextmanager
+    def worker(self, states: StateFiles) -> Iterator[Worker]:
+        keep_freed_memory()
+        with fixed_torch_state(), torch_threads(self.job.local.threads):
+            yield Worker(self.job, self.federation, states)
+
+
+def answering(folder: Path, handler: Handler) -> Callable[[Message, Context], Message]:
+    """A function for Flower. What goes wrong is told to the server without a word about the data."""
+
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            return Message(handler(Here(folder, context), message), reply_to=message)
+        except RefusedError as error:
+            reason = str(error)
+        except Exception as error:
+            log(ERROR, "fedrecall: %s: %s", type(error).__name__, error, exc_info=error)
+            reason = "its node could not do the work; the node's log says why"
+        return Message(Error(REFUSED, reason), reply_to=message)
+
+    return answer
+
+
+def introduce(here: Here, message: Message) -> RecordDict:
+    """How many samples there are, and what the node's owner allows."""
+    task, federation, client = task_of(message.content), here.federation, here.node.client
+    if task.text("recipe") != here.app.recipe.method_digest():
+        raise RefusedError("the recipe of the message is not the node's: the app is another one")
+    sizes = {"train": federation.train_size(client), "validation": len(federation.validation_indices(client))}
+    known = {"client": client, "forgetting": here.node.forgetting, **sizes}
+    answers = RecordDict({TASK: ConfigRecord({"fedrecall": __version__, **known})})
+    if task.flag("counts") and here.node.class_counts:
+        answers[METRICS] = MetricRecord({"classes": federation.labels(client).counts.tolist()})
+    return answers
+
+
+def train(here: Here, message: Message) -> RecordDict:
+    """The client update: from what the server sent to what the algorithm sends back."""
+    task = task_of(message.content)
+    here.agree(task)
+    version = task.whole("state")
+    if task.flag("model") and not here.node.forgetting:
+        raise RefusedError("its model is asked for, which the node does not allow: forgetting is not true")
+    if "pooled" in task.record:
+        shares = task.reals("pooled", here.federation.num_classes)
+        here.federation.pooled_shares = torch.tensor(shares, dtype=torch.float64)
+    with here.worker(here.states(task.text("run"), version)) as worker:
+        layouts = Layouts.of(here.job, worker.flat)
+        arrays: ArrayRecord = the_record(message.content, ARRAYS, ArrayRecord)
+        worker.publish(*with_buffers(unpack(arrays, layouts.down), worker))
+        work = TrainTask(task.whole("round", 1), 0, here.node.client, task.real("lr"), 0, version)
+        result = worker.run(work)
+        assert isinstance(result, TrainResult)
+        content = RecordDict({ARRAYS: pack({**result.sent, **with_prefix(result.buffers)})})
+        counts = {"samples": result.samples, "steps": result.steps, "state": result.state}
+        content[METRICS] = MetricRecord({**counts, "loss": result.loss})
+        if task.flag("model"):
+            content[MODEL] = pack(model_of(worker))
+    return content
+
+
+def evaluate(here: Here, message: Message) -> RecordDict:
+    """Of each model that was sent: how many of the client's validation samples it gets right, and how likely their
+    labels are."""
+    task = task_of(message.content)
+    here.agree(task)
+    if task.flag("others") and not here.node.forgetting:
+        raise RefusedError("models of others are not evaluated here: forgetting is not true in the node's config")
+    samples = len(here.federation.validation_indices(here.node.client))
+    version = task.whole("state")
+    correct, nll = [], []
+    with here.worker(here.states(task.text("run"), version)) as worker:
+        layout = Layouts.of(here.job, worker.flat).model
+        for name in sorted(message.content.array_records):
+            record = message.content.array_records[name]
+            worker.publish(*with_buffers(unpack(record, layout), worker))
+            own = here.node.client if version and name == PUBLISHED else None
+            asked = EvaluateTask(task.whole("round", 1), 0, "validation", own, version if own is not None else 0)
+            result = worker.run(asked._replace(stop=samples))
+            assert isinstance(result, EvaluateResult)
+            correct.append(int(result.predictions.correct.sum()))
+            nll.append(float(result.predictions.nll.sum(dtype="float64")))
+    return RecordDict({METRICS: MetricRecord({"samples": samples, "correct": correct, "nll": nll})})
+
+
+def with_buffers(tensors: Tensors, worker: Worker) -> tuple[Tensors, Tensors]:
+    """What the server sent and the model's buffers, which are empty where it has none."""
+    rest, buffers = split_buffers(tensors)
+    return rest, buffers or worker.flat.buffers()
+
+
+def model_of(worker: Worker) -> Tensors:
+    """The client's model as it is after its local steps."""
+    buffers = with_prefix(worker.flat.buffers()) if worker.flat.has_buffers else {}
+    return {"w": worker.flat.w, **buffers}

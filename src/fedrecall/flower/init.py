@@ -1,0 +1,86 @@
+"""Writing a small Flower app around a recipe."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files as package_files
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+
+from fedrecall.errors import InputError
+from fedrecall.flower.app import RECIPE
+from fedrecall.flower.samples import SampleKind
+from fedrecall.flower.server import OF_RECIPE, refuse_what_needs_data
+from fedrecall.front.execute import load_federation
+from fedrecall.recipe.names import titles
+from fedrecall.recipe.recipe import Recipe
+from fedrecall.runs.folder import explain_folder_errors
+
+PATIENCE = 600.0  # seconds for an answer: without a limit, a node that is gone would stop the run
+PACKAGE = "federation"
+OF_APP = ("pyproject.toml", "README.md")
+OF_PACKAGE = ("server_app.py", "client_app.py")
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # of an app, as Flower has them
+
+
+def write_app(folder: Path, recipe: Recipe, nodes: Path | None = None) -> int:
+    """The app in a new folder; how many clients it has. The recipe's data are read for their kind alone."""
+    name = folder.resolve().name
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"the folder is called {name!r}, which is the app's name; small letters, digits and - were expected"
+        )
+    refuse_what_needs_data(recipe)
+    with explain_folder_errors(folder):
+        if folder.exists() and any(folder.iterdir()):
+            raise InputError(f"the folder {str(folder)!r} is not empty; choose another")
+        federation = load_federation(recipe)
+        (folder / PACKAGE).mkdir(parents=True)
+    recipe = with_whole_paths(recipe)
+    method = titles().method(recipe.tree()).replace('"', "'")
+    values = {
+        "name": name,
+        "package": PACKAGE,
+        "description": f"{method} on {len(federation)} clients, {recipe.rounds} rounds, by fedrecall.",
+        "clients": len(federation),
+        "out": quoted(folder / "run"),
+        "state": quoted(folder / "state"),
+        "nodes": quoted(nodes) if nodes else '""',
+        "test": json.dumps(OF_RECIPE if recipe.tested_rounds else ""),
+    }
+    for template in (*OF_APP, *OF_PACKAGE):
+        place = folder / template if template in OF_APP else folder / PACKAGE / template
+        place.write_text(rendered(template, values), encoding="utf-8")
+    (folder / PACKAGE / "__init__.py").write_text(f'"""{values["description"]}"""\n', encoding="utf-8")
+    # What runs leave here is no part of the app: Flower packs no file that git would not.
+    (folder / ".gitignore").write_text("/run*/\n/state/\n", encoding="utf-8")
+    (folder / PACKAGE / RECIPE).write_text(recipe.yaml(), encoding="utf-8")
+    SampleKind.of(federation).write(folder / PACKAGE)
+    return len(federation)
+
+
+def with_whole_paths(recipe: Recipe) -> Recipe:
+    """With a limit to patience, and files named from the root, because an app runs in a folder of Flower's."""
+    tree = recipe.tree()
+    tree["execution"].setdefault("client_timeout", PATIENCE)
+    for group, key in (
+        (tree["data"], "path"),
+        (tree["data"], "test"),
+        (tree["execution"], "data"),
+        (tree, "init"),
+    ):
+        if isinstance(group.get(key), str) and Path(group[key]).expanduser().exists():
+            group[key] = str(Path(group[key]).expanduser().resolve())
+    return Recipe(**tree)
+
+
+def quoted(path: Path) -> str:
+    return json.dumps(str(path.resolve()))
+
+
+def rendered(template: str, values: dict[str, object]) -> str:
+    text = (package_files("fedrecall.flower") / "template" / f"{template}.jinja").read_text(encoding="utf-8")
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    return environment.from_string(text).render(values)

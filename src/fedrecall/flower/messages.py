@@ -1,0 +1,132 @@
+"""What a federation's messages hold, and how both sides read them.
+
+    QUERY     who are you?        {run, recipe, counts}             -> how many samples, what is allowed
+    TRAIN     a client update     the server's tensors, a task      -> what the algorithm sends, counts, the loss
+    EVALUATE  models              each as a record of tensors       -> of each how many samples are right
+
+Plain values are in one ConfigRecord (there and back: `TASK`), numbers that are measured in one MetricRecord, the
+tensors of a client update in one ArrayRecord each way: Flower's mods expect that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+from fedrecall.algorithms.base import LocalSteps
+from fedrecall.client.work import Job
+from fedrecall.flower.refusal import RefusedError
+from fedrecall.flower.tensors import Layout, layout_of
+from fedrecall.vector import FlatModel, Tensors
+
+TASK, ARRAYS, METRICS, MODEL = "task", "arrays", "metrics", "model"
+BUFFERS = "buffers."  # begins the names of a model's buffers, among other tensors
+REFUSED = 1001  # the code of our refusals among Flower's error codes, which are below it
+PUBLISHED = "published"  # the name of the global model among those to evaluate
+LARGEST = 2**53
+
+
+class Fields:
+    """The plain values of a record, each checked when it is asked for."""
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self.record = record
+
+    def whole(self, key: str, least: int = 0, most: int = LARGEST) -> int:
+        value = self._get(key)
+        if type(value) is not int or not least <= value <= most:
+            raise RefusedError(f"its {key!r} is {str(value)[:40]}; a whole number from {least} was expected")
+        return value
+
+    def real(self, key: str) -> float:
+        value = self._get(key)
+        if type(value) not in (int, float):
+            raise RefusedError(f"its {key!r} is {str(value)[:40]}; a number was expected")
+        return float(value)
+
+    def text(self, key: str) -> str:
+        value = self._get(key)
+        if type(value) is not str or len(value) > 200:
+            raise RefusedError(f"its {key!r} is not a short text")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self._get(key)
+        if type(value) is not bool:
+            raise RefusedError(f"its {key!r} is {str(value)[:40]}; true or false was expected")
+        return value
+
+    def reals(self, key: str, count: int) -> list[float]:
+        """Not negative, and so many."""
+        values = self._get(key)
+        good = isinstance(values, list) and len(values) == count
+        if not good or not all(type(v) in (int, float) and math.isfinite(v) and v >= 0 for v in values):
+            raise RefusedError(f"its {key!r} is not a list of {count} numbers")
+        return [float(value) for value in values]
+
+    def wholes(self, key: str, count: int) -> list[int]:
+        values = self.reals(key, count)
+        if not all(value.is_integer() for value in values):
+            raise RefusedError(f"its {key!r} is not a list of {count} whole numbers")
+        return [int(value) for value in values]
+
+    def _get(self, key: str) -> Any:
+        if key not in self.record:
+            raise RefusedError(f"it has no {key!r}")
+        return self.record[key]
+
+
+def task_of(content: RecordDict) -> Fields:
+    return Fields(the_record(content, TASK, ConfigRecord))
+
+
+def metrics_of(content: RecordDict) -> Fields:
+    return Fields(the_record(content, METRICS, MetricRecord))
+
+
+def the_record(content: RecordDict, name: str, kind: type) -> Any:
+    """A record that must be there."""
+    record = content.get(name)
+    if not isinstance(record, kind):
+        raise RefusedError(f"it has no {kind.__name__} {name!r}")
+    return record
+
+
+@dataclass(frozen=True)
+class Layouts:
+    """The tensors of a run's messages, as both sides work them out by themselves from the recipe."""
+
+    down: Layout  # what a client is sent
+    up: Layout  # what it sends
+    model: Layout  # a model to be evaluated
+
+    @classmethod
+    def of(cls, job: Job, flat: FlatModel) -> Layouts:
+        """By asking the algorithm what it would send after one step."""
+        algorithm, x = job.algorithm, flat.w.clone()
+        buffers = with_prefix(flat.buffers()) if flat.has_buffers else {}
+        server = algorithm.broadcast(algorithm.init(x))
+        client = algorithm.init_client(x.clone())
+        local, extra = LocalSteps(1, job.local.lr, job.local.momentum, 1), {"fisher": torch.zeros_like(x)}
+        sent, _ = algorithm.finish(x.clone(), server, client, local, extra)
+        return cls(
+            layout_of({**server, **buffers}),
+            layout_of(sent if job.own_buffers else {**sent, **buffers}),
+            layout_of({"w": x, **buffers}),
+        )
+
+
+def with_prefix(buffers: Tensors) -> Tensors:
+    return {f"{BUFFERS}{name}": tensor for name, tensor in buffers.items()}
+
+
+def split_buffers(tensors: Tensors) -> tuple[Tensors, Tensors]:
+    """The tensors, and the model's buffers among them; a model without buffers has empty ones."""
+    buffers = {name.removeprefix(BUFFERS): t for name, t in tensors.items() if name.startswith(BUFFERS)}
+    rest = {name: tensor for name, tensor in tensors.items() if not name.startswith(BUFFERS)}
+    return rest, buffers

@@ -1,0 +1,65 @@
+"""A federation as its server knows it: how many samples each client has, and nothing of what they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrecall.data.federation import Federation
+from fedrecall.data.partition import Assignment
+from fedrecall.data.samples import Samples
+from fedrecall.errors import InputError
+from fedrecall.flower.nodes import Facts
+from fedrecall.flower.samples import SampleKind
+from fedrecall.scratch import ScratchFolder
+
+
+class ToldFederation(Federation):
+    """Sizes from the nodes, one blank sample to build models with, and the server's own test set if it has one."""
+
+    knows_labels = False
+
+    def __init__(
+        self,
+        kind: SampleKind,
+        facts: Sequence[Facts],
+        test: tuple[np.ndarray, np.ndarray] | None,
+        partition: Mapping[str, Any],
+    ) -> None:
+        folder = ScratchFolder("server")
+        blank = np.zeros((1, *kind.shape), kind.dtype), np.zeros(1, np.int64)
+        train = Samples.write(folder.path, "blank", *blank)
+        tested = None if test is None else Samples.write(folder.path, "test", *test)
+        sizes = np.array([(fact.train, fact.validation) for fact in facts])
+        owner = np.repeat(np.arange(len(facts), dtype=np.int32), sizes.sum(1))
+        validation = np.repeat(np.tile([False, True], len(facts)), sizes.ravel())
+        assignment = Assignment(owner, validation, len(facts))
+        rest = kind.num_classes, kind.transform, kind.class_names, folder, partition
+        super().__init__(train, tested, assignment, *rest)
+        self._facts, self._kind = list(facts), kind
+
+    @cached_property
+    def pooled_shares(self) -> torch.Tensor:
+        """Only where the recipe asks for them and every node has agreed to say how many samples of each class it
+        has."""
+        counts = [fact.counts for fact in self._facts]
+        refusing = [client for client, known in enumerate(counts) if known is None]
+        if refusing:
+            raise InputError(
+                "the recipe asks for the class shares of all clients (prior: pooled), but "
+                f"share-class-counts is not true at clients {', '.join(map(str, refusing[:20]))}"
+            )
+        total = np.sum(np.array(counts), axis=0)
+        return torch.from_numpy(total / total.sum())
+
+    def digest(self) -> str:
+        """Of what is known of the data."""
+        digest = hashlib.sha256(repr((self._kind, [(f.train, f.validation) for f in self._facts])).encode())
+        if self.test is not None:
+            self.test.add_to(digest)
+        return digest.hexdigest()[:16]

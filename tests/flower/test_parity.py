@@ -1,0 +1,82 @@
+"""The same recipe on `serial` and on a federation's messages: the same global model, to the bit."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flower_grid import grid_of, lines, made_app, model, run_app, serial
+
+from fedrecall.algorithms import ALGORITHMS
+from fedrecall.errors import InputError
+from fedrecall.objectives import OBJECTIVES
+from fedrecall.runs import files
+
+BOUNDS = {name for name, kind in ALGORITHMS.items() if kind.pooled or kind.personal}
+PAIRS = [*itertools.product(sorted(set(ALGORITHMS) - BOUNDS), OBJECTIVES), ("scaffold", "pooled")]
+KEPT = ("round", "clients", "lr", "train_loss", "bytes_up", "bytes_down", "flops", "val_accuracy", "test_nll")
+
+
+def both(folder: Path, recipe: str, *words: str, **own: Any) -> tuple[Path, Path]:
+    """The folders of the same run on `serial` and on a federation."""
+    config = made_app(folder / "app", recipe, *words)
+    run_app(folder / "app", config, grid_of(folder / "app", config, state=folder / "state", **own))
+    return serial(folder / "serial", recipe, *words), folder / "app" / "run"
+
+
+@pytest.mark.parametrize(("algorithm", "objective"), PAIRS)
+def test_every_algorithm_with_every_objective_has_the_bits_of_serial(
+    tmp_path: Path, recipe_file: str, algorithm: str, objective: str
+) -> None:
+    words = ["objective=wsm", "objective.prior=pooled"] if objective == "pooled" else [f"objective={objective}"]
+    own = {"share-class-counts": objective == "pooled"}
+    short = ["rounds=2", "evaluation.every=2"]
+    here, there = both(tmp_path, recipe_file, *words, *short, f"algorithm={algorithm}", **own)
+    assert model(here) == model(there)
+    measured = [
+        [{key: line.get(key) for key in KEPT} for line in lines(run, files.METRICS)] for run in (here, there)
+    ]
+    assert measured[0] == measured[1]
+
+
+@pytest.mark.parametrize("statistics", ["average", "local"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "moon", "scaffold"])
+def test_batch_norm_has_the_bits_of_serial(
+    tmp_path: Path, recipe_file: str, algorithm: str, statistics: str
+) -> None:
+    net = ["model=resnet18", "model.norm=batch", "model.width=8", "local.steps=2"]
+    words = [*net, f"algorithm={algorithm}", f"batch_norm={statistics}", "rounds=3", "evaluation.test_last=0"]
+    here, there = both(tmp_path, recipe_file, *words)
+    assert model(here) == model(there)
+    by_client = [[line["val_accuracy"] for line in lines(run, files.CLIENTS)] for run in (here, there)]
+    assert by_client[0] == by_client[1]
+
+
+@pytest.mark.parametrize("words", [["algorithm=scaffold"], ["algorithm=fednova"], ["forgetting.sample=2"]])
+def test_the_forgetting_matrix_is_that_of_serial(tmp_path: Path, recipe_file: str, words: list[str]) -> None:
+    here, there = both(tmp_path, recipe_file, *words, "forgetting.every=2", forgetting=True)
+    expected, found = (np.load(files.probe_file(run, 2)) for run in (here, there))
+    for name in ("models", "data", "before", "after", "after_aggregation", "samples"):
+        np.testing.assert_array_equal(expected[name], found[name])
+    assert not [name for name in found.files if "class" in name or name == "present"]  # labels stay where they are
+
+
+def test_forgetting_tells_statistics_from_weights_as_serial_does(tmp_path: Path, recipe_file: str) -> None:
+    net = ["model=resnet18", "model.norm=batch", "model.width=8", "local.steps=2"]
+    here, there = both(tmp_path, recipe_file, *net, "rounds=1", "forgetting.every=1", forgetting=True)
+    expected, found = (np.load(files.probe_file(run, 1)) for run in (here, there))
+    np.testing.assert_array_equal(expected["after_global_statistics"], found["after_global_statistics"])
+
+
+def test_augmentation_and_dropout_draw_the_same_numbers(tmp_path: Path, recipe_file: str) -> None:
+    here, there = both(tmp_path, recipe_file, "data.augment=true", "rounds=2")
+    assert model(here) == model(there)
+
+
+@pytest.mark.parametrize("bound", sorted(BOUNDS))
+def test_bounds_are_for_simulations(tmp_path: Path, recipe_file: str, bound: str) -> None:
+    with pytest.raises(InputError, match=f"algorithm is '{bound}'"):
+        made_app(tmp_path / "app", recipe_file, f"algorithm={bound}")
