@@ -28,18 +28,18 @@ DENSE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU
 
 def asked_for(execution: Execution) -> type[Engine] | None:
     """The engine that the settings name, or whose cluster they name; None: the one that fits."""
-    if execution.engine != "auto":
-        return ENGINES[execution.engine]
+    name = execution.engine
+    if name != "auto":
+        if name not in ENGINES:
+            raise InputError(f"execution.engine is {name!r}; {nearest(name, ['auto', *ENGINES])}")
+        return ENGINES[name]
     clusters = [kind for kind in ENGINES.values() if kind.elsewhere]
     return clusters[0] if execution.ray_address is not None else None
 
 
 def check_execution(execution: Execution) -> None:
     """An `InputError` if the settings ask an engine, or the machine, for what it has not."""
-    name = execution.engine
-    if name != "auto" and name not in ENGINES:
-        raise InputError(f"execution.engine is {name!r}; {nearest(name, ['auto', *ENGINES])}")
-    kind = asked_for(execution)
+    name, kind = execution.engine, asked_for(execution)
     if execution.device != "auto" and not (kind and kind.elsewhere):
         find(execution.device)
     if kind is None:
