@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import sys
 import time
+from pathlib import Path
 
 import pytest
+import yaml
 
 from fedrecall.engines import ENGINES
 from fedrecall.engines.auto import asked_for, devices_for
@@ -74,3 +76,17 @@ def test_a_worker_elsewhere_has_the_device_that_it_is_given_there(execution, dev
     import torch
 
     assert devices_for(Execution(engine="ray", **execution), 0.0, torch.float32) == [device]
+
+
+def test_a_cluster_that_somebody_elses_run_names_is_not_joined(fedrecall, tmp_path: Path) -> None:
+    run = tmp_path / "theirs"
+    assert fedrecall("run", "demo", "rounds=1", "--out", run, "--no-report", "--quiet").code == 0
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["execution"] |= {"engine": "ray", "ray_address": "127.0.0.1:1"}
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    asked = fedrecall("resume", run, "rounds=2", "--quiet")
+    assert asked.code == 2
+    assert "would join the Ray cluster '127.0.0.1:1', and is not known as made by you" in asked.err
+    assert "look at that cluster, and say --trust if you trust it" in asked.err
+    elsewhere = fedrecall("resume", run, "rounds=2", "--engine", "serial", "--quiet", "--no-report")
+    assert elsewhere.code == 0, elsewhere.err  # then nothing is joined
