@@ -200,12 +200,12 @@ def test_a_study_whose_process_is_killed_goes_on(fedrecall: Any, on_ray: list[st
 
 
 def test_a_run_that_ends_every_process_fails_after_three_others(fedrecall: Any, on_ray: list[str]) -> None:
-    Path("mine.py").write_text(
+    Path("dying_on_ray.py").write_text(
         "import os, pathlib\nfrom fedrecall import FedAvg\n\n\nclass Dying(FedAvg):\n"
         "    def aggregate(self, *given):\n        with pathlib.Path('tries').open('a') as file:\n"
         "            file.write('x')\n        os._exit(7)\n"
     )
-    done = fedrecall("sweep", *TINY, "algorithm=mine:Dying", "rounds=2", *END, *on_ray, "--out", "s")
+    done = fedrecall("sweep", *TINY, "algorithm=dying_on_ray:Dying", "rounds=2", *END, *on_ray, "--out", "s")
     assert done.code == 1
     words = Path("s/runs/all/seed-0.failed").read_text()
     assert words == "its worker died, or the node that it was on, 4 times\n"
@@ -246,7 +246,7 @@ def test_a_cluster_without_room_is_refused_before_anything_is_written(fedrecall:
     Path("large.yaml").write_text("base: demo\nexecution: {resources: {CPU: 5}}\n")
     done = fedrecall("sweep", "large.yaml", "rounds=1,2", *on_ray, "--out", "s")
     assert (done.code, done.out) == (2, "")
-    assert "5 CPU each were asked for" in done.err
+    assert "a worker with 5 CPU was asked for" in done.err
     assert "the cluster has room for 0: 2 nodes (1 CPU; 1 CPU)" in done.err
     assert not Path("s").exists()
 
