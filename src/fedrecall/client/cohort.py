@@ -42,7 +42,7 @@ class CohortResult:
     """What a group of clients came to, a row each."""
 
     rows: Rows  # the loss is the mean over a client's steps
-    w: Tensor  # [clients, parameters]
+    models: Sequence[Tensor]  # [clients, parameters], as blocks of some clients
     buffers: Tensors  # "b" and "i", a row each; all of it on the CPU
     states: list[Tensors]  # of the same clients, before
     note: str | None = None  # what the user should know
@@ -71,13 +71,12 @@ class Cohort:
 
     def train(
         self, tasks: Sequence[TrainTask], states: list[Tensors], server: Tensors, buffers: Tensors
-    ) -> list[CohortResult]:
+    ) -> CohortResult:
         """All local steps of these clients, from the published model or from what they have of their own."""
-        self._forget_outdated()
         plan = plan_of(self.job, self.federation, tasks, self.least)
         if self._lanes and (trained := self._in_lanes(self._lanes, tasks, plan, states, server, buffers)):
             return trained
-        return [self._mapped_steps(tasks, plan, states, server, buffers)]
+        return self._mapped_steps(tasks, plan, states, server, buffers)
 
     def _lanes_cohort(self) -> LanesCohort | None:
         """Kernels with a client in each lane, if they are asked for; `note` says why there are none."""
@@ -97,7 +96,7 @@ class Cohort:
     def _in_lanes(
         self, lanes: LanesCohort, tasks: Sequence[TrainTask], plan: Plan, states: list[Tensors], server: Tensors,
         buffers: Tensors,
-    ) -> list[CohortResult] | None:  # fmt: skip
+    ) -> CohortResult | None:  # fmt: skip
         """The same by kernels, sixteen clients at a time; None if there are no kernels for the model."""
         job, client, start = self.job, self._prepared(plan), server["w"]
         if job.algorithm.personal and any("w" in state for state in states):
@@ -109,13 +108,11 @@ class Cohort:
             return None
         self._recorded = self._recorded or self.step.fingerprint()
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
-        found = []
-        for part in lanes.train(plan, start, client, tasks[0].lr, augment):
-            samples, steps = (numbers[part.places].tolist() for numbers in (plan.samples, plan.steps))
-            rows = Rows([tasks[i] for i in part.places], samples, steps, part.losses)
-            none = {name: buffer.expand(len(part.places), -1) for name, buffer in buffers.items()}
-            found.append(CohortResult(rows, part.w, none, [states[i] for i in part.places]))
-        return found
+        order, models, losses = lanes.train(plan, start, client, tasks[0].lr, augment)
+        samples, steps = (numbers[order].tolist() for numbers in (plan.samples, plan.steps))
+        rows = Rows([tasks[i] for i in order], samples, steps, losses)
+        none = {name: buffer.expand(len(tasks), -1) for name, buffer in buffers.items()}
+        return CohortResult(rows, models, none, [states[i] for i in order])
 
     def _mapped_steps(
         self, tasks: Sequence[TrainTask], plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors
@@ -163,7 +160,7 @@ class Cohort:
         mean = total.cpu() / torch.from_numpy(plan.steps).clamp(min=1)
         rows = Rows(tasks, plan.samples.tolist(), plan.steps.tolist(), mean.tolist())
         home = self.device.home({"w": w, "b": b, "i": i})
-        return CohortResult(rows, home.pop("w"), home, before, self.note)
+        return CohortResult(rows, [home.pop("w")], home, before, self.note)
 
     def _stacked(self, name: str, published: Tensor, states: list[Tensors], *, own: bool) -> Tensor:
         if own and any(name in state for state in states):
@@ -226,8 +223,8 @@ class Cohort:
                 return mapped
         raise RuntimeError(CHANGES)
 
-    def _forget_outdated(self) -> None:
-        """Between rounds others may have changed what the mapped steps took for constant."""
+    def begin_round(self) -> None:
+        """Between rounds others may have changed what mapped steps and kernels took for constant."""
         if self._recorded and self.step.fingerprint() != self._recorded:
             self._mapped.clear()
             self._recorded = []

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -215,26 +215,30 @@ class Rows:
 
 @dataclass
 class TrainedGroup:
-    """What several clients' training gives back together: stacked tensors, a row each. They keep no state."""
+    """What several clients' training gives back together, a row each: their models. They keep no state."""
 
     rows: Rows
-    sent: Tensors
-    buffers: Tensors
-    weights: dict[str, list[float]]  # of each row of what is sent, by its name
-    summed: Tensors  # the rows of what is sent and of the buffers "b", so weighted
+    models: Sequence[Tensor]  # all rows, as blocks of some
+    buffers: Tensors  # stacked, or none
+    weight: float  # of all rows together
+    summed: Tensors  # the rows of the models, "w", and of the buffers "b", so weighted
     note: str | None = None
 
     @classmethod
-    def of(cls, rows: Rows, sent: Tensors, buffers: Tensors, algorithm: Algorithm) -> TrainedGroup:
+    def of(
+        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, algorithm: Algorithm, note: str | None = None
+    ) -> TrainedGroup:
         """The group and its sums: in the model's precision, for groups are equal to `serial` up to rounding."""
-        weights, summed = dict[str, list[float]](), Tensors()
-        for name, stacked in sent.items():
-            each = {pair: algorithm.weight(name, *pair) for pair in set(rows.pairs())}
-            weights[name] = [each[pair] for pair in rows.pairs()]
-            summed[name] = torch.tensor(weights[name], dtype=stacked.dtype) @ stacked
+        pairs = rows.pairs()
+        each = {pair: algorithm.weight("w", *pair) for pair in set(pairs)}
+        weights = [each[pair] for pair in pairs]
+        parts = torch.split(torch.tensor(weights, dtype=models[0].dtype), [len(block) for block in models])
+        summed = {"w": parts[0] @ models[0]}
+        for part, block in zip(parts[1:], models[1:]):
+            summed["w"].addmv_(block.t(), part)
         if buffers:
             summed["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
-        return cls(rows, sent, buffers, weights, summed)
+        return cls(rows, models, buffers, sum(weights), summed, note)
 
     def states(self) -> dict[int, int]:
         return {}
@@ -246,31 +250,33 @@ class TrainedGroup:
         return []  # who is probed is not in a group
 
     def bytes(self, payload: Payload) -> int:
-        return payload.bytes(self.sent, self.buffers)
+        own = payload.bytes({}, self.buffers)
+        return own + sum(payload.bytes({"w": block}, {}) for block in self.models)
 
     def finite_part(self, algorithm: Algorithm) -> tuple[TrainedGroup | None, list[int]]:
         if all(is_finite(tensor) for tensor in self.summed.values()):
             return self, []
-        tensors = [t for t in (*self.sent.values(), *self.buffers.values()) if t.is_floating_point()]
+        w = torch.cat(list(self.models))
+        tensors = [t for t in (w, *self.buffers.values()) if t.is_floating_point()]
         good = torch.stack([tensor.isfinite().all(1) for tensor in tensors]).all(0)
         dropped = [task.client for task, kept in zip(self.rows.tasks, good.tolist()) if not kept]
         if not good.any():
             return None, dropped
-        sent = {name: stacked[good] for name, stacked in self.sent.items()}
         buffers = {name: stacked[good] for name, stacked in self.buffers.items()}
-        return TrainedGroup.of(self.rows.only(good.tolist()), sent, buffers, algorithm), dropped
+        rows = self.rows.only(good.tolist())
+        return TrainedGroup.of(rows, [w[good]], buffers, algorithm, self.note), dropped
 
     def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
         """All rows at once, each with its weight."""
         sums = tree.leaf(self.rows.tasks[0].order)
-        for name in self.sent:
-            sums.add_tensor(name, self.summed[name], 1.0, sum(self.weights[name]))
+        sums.add_tensor("w", self.summed["w"], 1.0, self.weight)
         if self.buffers:
             sums.add_buffers(self.summed["b"], 1.0, self.buffers["i"].amax(0))
         sums.samples += sum(self.rows.samples)
         sums.loss += sum(map(operator.mul, self.rows.samples, self.rows.losses))
-        for i in range(len(self.rows.tasks) if tree.sent else 0):
-            look_at_update(sums, tree, {name: stacked[i] for name, stacked in self.sent.items()}, algorithm)
+        if tree.sent:
+            for w in chain.from_iterable(self.models):
+                look_at_update(sums, tree, {"w": w}, algorithm)
 
 
 @dataclass

@@ -6,6 +6,7 @@ The results are those of `serial` up to rounding, not to the bit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from queue import SimpleQueue
 from typing import Self
 
@@ -26,6 +27,7 @@ from fedrecall.runs.client_states import States
 from fedrecall.vector import Tensors
 
 CLIENTS = 256  # of one batch of models at most: enough to be worth the calls, and no more memory than that takes
+LEAST_WORK = 2**25  # parameters times samples: in lanes, less is done before Python has made the calls
 
 
 class Vectorised(Engine):
@@ -69,14 +71,17 @@ class Vectorised(Engine):
         self._cohorts: SimpleQueue[Cohort] = SimpleQueue()
         with device.explained(job.local.batch_size):
             self._worker = Worker(job, federation, states, device)
-            for _ in range(self.workers):
-                self._cohorts.put(Cohort(job, self._worker.inputs))
+            self._all = [Cohort(job, self._worker.inputs) for _ in range(self.workers)]
+        for cohort in self._all:
+            self._cohorts.put(cohort)
         self._threads = Threads(self.workers, lambda: torch.set_num_threads(1))
         # Such an algorithm sends its clients' models as they are, so their sum is all that is wanted.
         self._sends_models = job.algorithm.sends_models and not job.own_buffers
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         self._worker.publish(server, buffers)
+        for cohort in self._all:
+            cohort.begin_round()
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         tasks = list(tasks)
@@ -93,20 +98,18 @@ class Vectorised(Engine):
 
     def _groups(self, tasks: Sequence[TrainTask]) -> list[list[TrainTask]]:
         """Clients with batches of the same sizes together, the largest first, in equal batches of models."""
-        local, together = self.job.local, dict[int, list[TrainTask]]()
-        alike = self.federation.train_sizes(np.array([task.client for task in tasks]))
-        if local.partial_batch != "keep":
-            alike = np.minimum(alike, local.batch_size)
-        for task, size in zip(tasks, alike.tolist()):
-            together.setdefault(size, []).append(task)
-        if local.step == "lanes":
-            return [part for group in together.values() for part in by_sixteens(self._longest_first(group))]
-        return [part for group in together.values() for part in evenly(group)]
-
-    def _longest_first(self, tasks: list[TrainTask]) -> list[TrainTask]:
-        """Those with as many steps next to each other: sixteen go together as far as the longest."""
+        local, groups = self.job.local, list[list[TrainTask]]()
         sizes = self.federation.train_sizes(np.array([task.client for task in tasks]))
-        return [tasks[i] for i in np.argsort(-sizes, kind="stable")]
+        alike = sizes if local.partial_batch == "keep" else np.minimum(sizes, local.batch_size)
+        for size in np.unique(alike)[::-1]:
+            places = np.flatnonzero(alike == size)
+            together = [tasks[place] for place in places.tolist()]
+            if local.step == "lanes":
+                samples = (local.steps or 0) * int(size) or (local.epochs or 0) * int(sizes[places[0]])
+                groups += by_sixteens(together, self._worker.flat.w.numel() * samples)
+            else:
+                groups += evenly(together)
+        return groups
 
     def _train(self, tasks: list[TrainTask]) -> Iterable[Trained]:
         states = [self._worker.client_state(task) for task in tasks]
@@ -125,23 +128,20 @@ class Vectorised(Engine):
         finally:
             self._cohorts.put(cohort)
         if self._sends_models and not tasks[0].probe:
-            return [self._summed(part) for part in trained]
-        # One after the other, as they are asked for.
-        return (result for part in trained for result in self._finished(part))
+            return [self._summed(trained)]
+        return self._finished(trained)  # one after the other, as they are asked for
 
     def _summed(self, trained: CohortResult) -> TrainedGroup:
         buffers = trained.buffers if self._worker.flat.has_buffers else {}
-        group = TrainedGroup.of(trained.rows, {"w": trained.w}, buffers, self.job.algorithm)
-        group.note = trained.note
-        return group
+        return TrainedGroup.of(trained.rows, trained.models, buffers, self.job.algorithm, trained.note)
 
     def _finished(self, trained: CohortResult) -> Iterator[TrainResult]:
         """The result of each client: what it sends and keeps."""
-        rows = trained.rows
-        for i, (task, state) in enumerate(zip(rows.tasks, trained.states)):
+        rows, models = trained.rows, chain.from_iterable(trained.models)
+        for i, (task, w, state) in enumerate(zip(rows.tasks, models, trained.states)):
             buffers = {name: stacked[i] for name, stacked in trained.buffers.items()}
             steps, loss = rows.steps[i], rows.losses[i]
-            result = self._worker.finished_with(task, trained.w[i], buffers, state, steps, loss)
+            result = self._worker.finished_with(task, w, buffers, state, steps, loss)
             result.note = result.note or trained.note
             yield result
 
@@ -150,9 +150,11 @@ class Vectorised(Engine):
         torch.set_num_threads(self._threads_before)
 
 
-def by_sixteens(tasks: list[TrainTask]) -> list[list[TrainTask]]:
-    """A quarter each, in whole sixteens and no more than `CLIENTS`."""
-    size = min(CLIENTS, -(-len(tasks) // 64) * 16)
+def by_sixteens(tasks: list[TrainTask], work: int) -> list[list[TrainTask]]:
+    """A quarter each, or as many clients of so much work as are worth the calls: in whole sixteens, and no more
+    than `CLIENTS`."""
+    quarter, enough = -(-len(tasks) // 64) * 16, -(-LEAST_WORK // (max(work, 1) * 16)) * 16
+    size = min(CLIENTS, max(quarter, enough))
     return [tasks[i : i + size] for i in range(0, len(tasks), size)]
 
 

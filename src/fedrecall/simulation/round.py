@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedrecall.algorithms.base import Population
@@ -256,10 +257,10 @@ class Experiment:
         if self.algorithm.pooled:
             return [TrainTask(t, 0, EVERYONE, lr, steps=sum(map(self._steps_of, clients)))]
         # The largest first, so that no worker idles at the end; the order is the same on every engine.
-        clients.sort(key=lambda client: -self.federation.train_size(client))
+        places = np.argsort(-self.federation.train_sizes(np.array(clients)), kind="stable")
         return [
             TrainTask(t, order, client, lr, state_version=states.version(client))
-            for order, client in enumerate(clients)
+            for order, client in enumerate(clients[place] for place in places.tolist())
         ]
 
     def _steps_of(self, client: int) -> int:

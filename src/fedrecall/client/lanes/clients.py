@@ -37,7 +37,8 @@ class LanesClients:
         self.program = program = Program(chain_of(flat, x), local.batch_size, cpu.machine, update)
         self._scratch = scratch(program)
         self._code = Code(program.text, cpu)
-        self._run = self._code.function("run", *[ctypes.c_void_p] * 9, *[ctypes.c_int64] * 2)
+        address, number = ctypes.c_void_p, ctypes.c_int64
+        self._run = self._code.function("run_groups", *[address] * 9, number, number, address, number)
         width = program.units * LANES
         self._features = self._scratch[program.at_h[0] // FLOAT :][: program.chain.features * width].view(
             -1, width
@@ -71,14 +72,14 @@ class LanesClients:
         labels.copy_(batches.target.take(rows))
         active = torch.arange(steps)[:, None] < batches.steps[:, None]
         rate = empty(groups, steps, LANES).copy_(torch.where(active, -lr, 0.0))
-        scale = zeros(*rows.shape)
-        scale[:, :, :samples] = 1 / samples
+        scale = zeros(units, LANES)
+        scale[:samples] = 1 / samples
         x = batches.x.contiguous(memory_format=torch.channels_last) if batches.x.ndim == 4 else batches.x
-        wanted = batches.steps.amax(1).tolist()
-        for g in range(groups):
-            tensors = (w[g], x, rows[g], labels[g], scale[g], rate[g], offsets[g], found[g], self._scratch)
-            if wanted[g]:
-                self._run(*[tensor.data_ptr() for tensor in tensors], min(int(wanted[g]), steps), chunks)
+        counts = batches.steps.amax(1).clamp(max=steps)
+        tensors = (w, x, rows, labels, scale, rate, offsets, found, self._scratch)
+        busy = int(counts.count_nonzero())  # groups that take more steps come first
+        if busy:
+            self._run(*[tensor.data_ptr() for tensor in tensors], steps, chunks, counts.data_ptr(), busy)
         losses = (found[:, :, :samples, 0].log() + found[:, :, :samples, 1]).mean(2)
         return torch.where(active, losses, 0.0).sum(1)
 

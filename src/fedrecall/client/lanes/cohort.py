@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,15 +23,6 @@ from fedrecall.vector import Tensors
 MOST_SAMPLES = 1024  # that are made ready at a time: some megabytes of images
 
 Augment = list[torch.Generator]
-
-
-@dataclass(frozen=True)
-class Sixteen:
-    """What some of a cohort's clients came to."""
-
-    places: list[int]  # in the cohort
-    w: Tensor  # [clients, parameters], a transposed view
-    losses: list[float]  # the mean over each client's steps
 
 
 def why_not(job: Job) -> str | None:
@@ -59,7 +49,7 @@ class LanesCohort:
             return
         flat = self.step.flat
         first = np.repeat(plan.positions[:1, : plan.sizes[0]], LANES, axis=0)
-        batches = self._batches(first, LANES, 1, torch.ones(1, LANES), [])
+        batches = self._batches(first, LANES, 1, torch.ones(1, LANES, dtype=torch.long), [])
         x, target = (tensor[batches.rows[0, 0, :, 0]] for tensor in (batches.x, batches.target))
         kernels = LanesClients(flat, self.job.local, x)
         vector = start if start.ndim == 1 else start[0]
@@ -78,8 +68,12 @@ class LanesCohort:
         """The model may do something else now."""
         self._kernels = None
 
-    def train(self, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment) -> Iterator[Sixteen]:
-        """Clients with as many steps together; `start` is one vector for all, or one each."""
+    def train(
+        self, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment
+    ) -> tuple[list[int], list[Tensor], list[float]]:
+        """The clients in the order in which they went into lanes, those with as many steps together; their models
+        in this order, sixteen in a block [clients, parameters], which is a transposed view; and the mean loss over
+        each one's steps. `start` is one vector for all, or one each."""
         order = np.argsort(-plan.steps, kind="stable")
         groups = -(-len(order) // LANES)
         lanes = order[np.arange(groups * LANES).clip(max=len(order) - 1)].reshape(groups, LANES)
@@ -87,13 +81,14 @@ class LanesCohort:
         steps.reshape(-1)[len(order) :] = 0  # lanes that repeat the last client
         # Where samples are used as they lie, all groups are made ready at once.
         size = groups if self._whole else 1
+        models, losses = list[Tensor](), list[float]()
         for first in range(0, groups, size):
             part = slice(first, first + size)
             w, mean = self._groups(plan, lanes[part], torch.from_numpy(steps[part]), start, client, lr, augment)
-            for g, losses in enumerate(mean.tolist(), first):
-                places = lanes[g, : len(order) - g * LANES].tolist()
-                own = w[g - first, : self.step.flat.w.numel()].t()[: len(places)]
-                yield Sixteen(places, own, losses[: len(places)])
+            models += w[:, : self.step.flat.w.numel()].transpose(1, 2).unbind()
+            losses += mean.view(-1).tolist()
+        models[-1] = models[-1][: len(order) - (groups - 1) * LANES]
+        return order.tolist(), models, losses[: len(order)]
 
     def _groups(
         self, plan: Plan, lanes: np.ndarray, steps: Tensor, start: Tensor, client: Tensors, lr: float,

@@ -44,7 +44,7 @@ class Program:
         if update is None:
             self._write_forward_and_backward()
         else:
-            self._write_run()
+            self._write_run_groups(self._write_run())
         self.text = self.kit.module.text()
 
     # Where things lie
@@ -265,8 +265,9 @@ class Program:
 
     # A client in each lane
 
-    def _write_run(self) -> None:
-        """All steps: rows and labels of the samples, what each counts, and a rate for each lane and step."""
+    def _write_run(self) -> Function:
+        """All steps of sixteen clients: rows and labels of the samples, what each counts, and a rate for each lane
+        and step."""
         kit, units, update = self.kit, self.units, self.updates
         assert update is not None
         give = partial(ends.update, momentum=update.momentum, decay=update.decay, velocity=self.chain.parameters)
@@ -283,9 +284,9 @@ class Program:
 
         def one(s: Number) -> None:
             self._forward(f, f.at("%prows", (s, units * LANES), size=ADDRESS))
-            labels, scale, rate = f.at("%plabels", (s, units)), f.at("%pscale", (s, units)), f.at("%prate", s)
+            labels, rate = f.at("%plabels", (s, units)), f.at("%prate", s)
             z, g = self._scratch(f, self.at_h[-1]), self._scratch(f, self.at_gh[-1])
-            f.call(loss, z, "%poffset", labels, scale, g, f.at("%ploss", (s, 2 * units)))
+            f.call(loss, z, "%poffset", labels, "%pscale", g, f.at("%ploss", (s, 2 * units)))
             self._clear_sums(f)
             for i in reversed(range(len(self.linear_weights))):
                 self._input_gradient(f, i)
@@ -296,6 +297,24 @@ class Program:
                 f.call(step, self._sums(f, slot), "%pw", rate, slot, count)
 
         f.loop("%isteps", one)
+        return f.done()
+
+    def _write_run_groups(self, run: Function) -> None:
+        """Several groups of sixteen, one after the other: all that is a group's own lies behind the one before it,
+        with room for `isteps` steps, of which `pcounts` says how many it takes."""
+        f = Function(self.kit.module, "run_groups", *run.arguments, "pcounts", "igroups")
+        length = self.chain.parameters * (2 if self.updates and self.updates.momentum else 1)
+        samples = f.index(("%isteps", self.units))
+
+        def group(g: Number) -> None:
+            rows = f.at("%prows", (g, f.index((samples, LANES))), size=ADDRESS)
+            labels, rate = f.at("%plabels", (g, samples)), f.at("%prate", (g, "%isteps"))
+            offset, loss = f.at("%poffset", (g, self.chain.outputs)), f.at("%ploss", (g, f.index((samples, 2))))
+            steps = f.op(f"load i64, ptr {f.at('%pcounts', g, size=ADDRESS)}, align {ADDRESS}")
+            w = f.at("%pw", (g, length))
+            f.call(run, w, "%px", rows, labels, "%pscale", rate, offset, loss, "%pscratch", steps, "%ichunks")
+
+        f.loop("%igroups", group)
         f.done()
 
 
