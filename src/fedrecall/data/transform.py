@@ -85,8 +85,13 @@ class Images:
         mirrored = torch.randint(0, 2, (count,), generator=generator)
         return top, left, mirrored
 
+    @property
+    def scale_and_shift(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of each channel the factor of a byte, and what is added."""
+        return tuple(1 / (255 * s) for s in self.std), tuple(-m / s for m, s in zip(self.mean, self.std))
+
     def _normalise(self, batch: Tensor) -> Tensor:
-        scale, shift = _scale_and_shift(self.mean, self.std, batch.shape[1] * batch.shape[2], batch.device)
+        scale, shift = _of_pixels(*self.scale_and_shift, batch.shape[1] * batch.shape[2], batch.device)
         rows = batch.flatten(1).float()
         torch.addcmul(shift, rows, scale, out=rows)
         return rows.view(batch.shape).permute(0, 3, 1, 2)
@@ -100,13 +105,12 @@ class SmallerCrops(Images):
 
 
 @lru_cache(maxsize=8)
-def _scale_and_shift(
-    mean: tuple[float, ...], std: tuple[float, ...], pixels: int, device: torch.device
+def _of_pixels(
+    scale: tuple[float, ...], shift: tuple[float, ...], pixels: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The factors of a flat image's pixels, and what is added: broadcasting C numbers is four times slower."""
-    m, s = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
-    scale, shift = (1 / (255 * s)).float().repeat(pixels), (-m / s).float().repeat(pixels)
-    return scale.to(device), shift.to(device)
+    factors, added = (torch.tensor(numbers, dtype=torch.float64).float() for numbers in (scale, shift))
+    return factors.repeat(pixels).to(device), added.repeat(pixels).to(device)
 
 
 def _crop(images: Tensor, padding: int, smaller: int, top: Tensor, left: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.ir import FLOAT, LANES
 from fedrecall.client.lanes.jit import Code, Cpu, host
+from fedrecall.client.lanes.layers import Pixels
 from fedrecall.client.lanes.memory import empty, scratch, zeros
 from fedrecall.client.lanes.program import Program, Update
 from fedrecall.recipe.settings import Local
@@ -21,7 +22,7 @@ from fedrecall.vector import FlatModel
 class Batches:
     """Some steps of groups of sixteen clients: the samples of all, and which of them each client takes when."""
 
-    x: Tensor  # [samples, ..]
+    x: Tensor  # [samples, ..], of bytes where the kernels read pixels
     target: Tensor  # [samples]
     rows: Tensor  # [groups, steps, samples of a step, 16], places in x and target
     steps: Tensor  # [groups, 16]: how many of these steps each client takes; none in a lane that repeats another
@@ -30,11 +31,13 @@ class Batches:
 class LanesClients:
     """Trains clients with cross-entropy of the logits plus an offset for each client and class."""
 
-    def __init__(self, flat: FlatModel, local: Local, x: Tensor, cpu: Cpu | None = None) -> None:
+    def __init__(
+        self, flat: FlatModel, local: Local, x: Tensor, cpu: Cpu | None = None, pixels: Pixels | None = None
+    ) -> None:
         cpu = cpu or host()
         self._momentum = local.momentum
         update = Update(local.momentum, local.weight_decay)
-        self.program = program = Program(chain_of(flat, x), local.batch_size, cpu.machine, update)
+        self.program = program = Program(chain_of(flat, x), local.batch_size, cpu.machine, update, pixels)
         self._scratch = scratch(program)
         self._code = Code(program.text, cpu)
         address, number = ctypes.c_void_p, ctypes.c_int64

@@ -12,10 +12,11 @@ from fedrecall.client.graph import UntraceableError
 from fedrecall.client.inputs import Inputs
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.ir import LANES
+from fedrecall.client.lanes.layers import Pixels
 from fedrecall.client.plan import Plan
 from fedrecall.client.step import NOTHING, TOLERANCES, Step, is_near
 from fedrecall.client.work import Job
-from fedrecall.data.transform import Plain
+from fedrecall.data.transform import Images, Plain
 from fedrecall.objectives.cross_entropy import CrossEntropy
 from fedrecall.objectives.wsm import WSM
 from fedrecall.vector import Tensors
@@ -41,7 +42,11 @@ class LanesCohort:
     def __init__(self, job: Job, inputs: Inputs, step: Step) -> None:
         self.job, self.inputs, self.step = job, inputs, step
         self._kernels: LanesClients | None = None
-        self._whole = samples_as_they_are(inputs)
+        self._whole = samples_as_they_lie(inputs)
+        transform = inputs.federation.transform
+        self._pixels = (
+            Pixels(*transform.scale_and_shift) if isinstance(transform, Images) and self._whole else None
+        )
 
     def prepare(self, plan: Plan, start: Tensor, client: Tensors) -> None:
         """Kernels for this model, unless there are some; an `UntraceableError` says why there are none."""
@@ -50,8 +55,8 @@ class LanesCohort:
         flat = self.step.flat
         first = np.repeat(plan.positions[:1, : plan.sizes[0]], LANES, axis=0)
         batches = self._batches(first, LANES, 1, torch.ones(1, LANES, dtype=torch.long), [])
-        x, target = (tensor[batches.rows[0, 0, :, 0]] for tensor in (batches.x, batches.target))
-        kernels = LanesClients(flat, self.job.local, x)
+        x, target = self.inputs(self.inputs.federation.train, torch.from_numpy(first[0]))
+        kernels = LanesClients(flat, self.job.local, x, pixels=self._pixels)
         vector = start if start.ndim == 1 else start[0]
         flat.w.copy_(vector)
         loss = self.step.eager(x, target, {name: tensor[0] for name, tensor in client.items()}, NOTHING)
@@ -140,8 +145,11 @@ class LanesCohort:
         return Batches(x, target, rows, steps)
 
 
-def samples_as_they_are(inputs: Inputs) -> tuple[Tensor, Tensor] | None:
-    """All samples where they lie, if a model takes them like that."""
+def samples_as_they_lie(inputs: Inputs) -> tuple[Tensor, Tensor] | None:
+    """All samples, a row each, if kernels can read them where they are: plain features, or the bytes of images
+    that are always looked at in one way."""
     x, target = inputs.federation.train.whole()
-    plain = isinstance(inputs.federation.transform, Plain) and x.dtype == torch.float32 and x.ndim == 2
-    return (x, target) if plain and x.is_contiguous() else None
+    transform = inputs.federation.transform
+    plain = isinstance(transform, Plain) and x.dtype == torch.float32 and x.ndim == 2
+    pixels = isinstance(transform, Images) and not transform.is_random and x.dtype == torch.uint8
+    return (x.flatten(1), target) if (plain or pixels) and x.is_contiguous() else None

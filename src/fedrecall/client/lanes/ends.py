@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from fedrecall.client.lanes.ir import ADDRESS, FLOAT, LANES, ZERO, Function, Number
+from fedrecall.client.lanes.ir import ADDRESS, FLOAT, LANES, ZERO, Function, Number, real
 from fedrecall.client.lanes.kit import Kit
-from fedrecall.client.lanes.layers import Grid
+from fedrecall.client.lanes.layers import Grid, Pixels
 
 
-def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid) -> Function:
-    """A unit of samples, each a row of floats, images channels last: a lane each. `prows` are their numbers.
+def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pixels | None = None) -> Function:
+    """A unit of samples, each a row of floats or of bytes, images channels last: a lane each. `prows` are their
+    numbers.
 
     for line of a sample (as many rows of an image as have sixteen numbers), block of sixteen numbers of it
     """
@@ -18,14 +19,25 @@ def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid) -> Function
     lines, places = lines_of(sample, grid)
     length, size = len(places), math.prod(sample)
     step = places_after(sample, grid, length)
-    table = f"@{name}_places"
-    numbers = ", ".join(f"i64 {place}" for place in places)
-    kit.module.declared.add(f"{table} = private constant [{length} x i64] [{numbers}]")
+    table = constants(kit, f"{name}_places", [f"i64 {place}" for place in places])
     rows = [f.op(f"load i64, ptr {f.at('%prows', lane, size=ADDRESS)}, align {ADDRESS}") for lane in range(LANES)]
-    starts = [f.at("%px", (row, size), size=FLOAT) for row in rows]
+    item = 1 if pixels else FLOAT
+    starts = [f.at("%px", (row, size), size=item) for row in rows]
+    if pixels:
+        scale, shift = (
+            constants(kit, f"{name}_{kind}", [f"float {real(numbers[i % len(numbers)])}" for i in range(length)])
+            for kind, numbers in (("scale", pixels.scale), ("shift", pixels.shift))
+        )
+
+    def values_at(line: Number, first: Number) -> list[str]:
+        found = [f.at(start, (line, length), first, size=item) for start in starts]
+        if not pixels:
+            return [f.load_anywhere(at) for at in found]
+        factor, added = (f.load_anywhere(f.at(numbers, first, size=FLOAT)) for numbers in (scale, shift))
+        return [f.fma(f.load_bytes(at), factor, added) for at in found]
 
     def block(line: Number, first: Number) -> None:
-        values = [f.load_anywhere(f.at(start, (line, length), first, size=FLOAT)) for start in starts]
+        values = values_at(line, first)
         for k, value in enumerate(f.transposed(values)):
             at = f.op(f"load i64, ptr {f.at(table, first, k, size=8)}, align 8")
             f.store(value, f.at("%pto", at, (line, step)))
@@ -37,6 +49,13 @@ def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid) -> Function
 
     f.loop(lines, whole_line)
     return f.done()
+
+
+def constants(kit: Kit, name: str, values: list[str]) -> str:
+    """A table in the module, and its address."""
+    kind = values[0].split()[0]
+    kit.module.declared.add(f"@{name} = private constant [{len(values)} x {kind}] [{', '.join(values)}]")
+    return f"@{name}"
 
 
 def lines_of(sample: tuple[int, ...], grid: Grid) -> tuple[int, list[int]]:

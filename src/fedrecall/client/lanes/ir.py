@@ -135,6 +135,11 @@ class Function:
         """From an address that is no multiple of the vector's size."""
         return self.op(f"load {VECTOR}, ptr {address}, align {FLOAT}")
 
+    def load_bytes(self, address: str) -> str:
+        """Sixteen bytes from anywhere, as floats from 0 to 255."""
+        small = self.op(f"load <{LANES} x i8>, ptr {address}, align 1")
+        return self.op(f"uitofp <{LANES} x i8> {small} to {VECTOR}")
+
     def store_first(self, count: int, value: str, address: str) -> None:
         """The first lanes only, to any address."""
         if count == LANES:

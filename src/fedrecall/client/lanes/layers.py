@@ -109,6 +109,14 @@ def after(layer: Spatial, height: int, width: int) -> Pair:
 
 
 @dataclass(frozen=True)
+class Pixels:
+    """Samples that lie as bytes, channels last: an input is shift + scale * byte, by its channel."""
+
+    scale: tuple[float, ...]
+    shift: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Chain:
     """A model as layers, one after the other: those on images, then those on features."""
 

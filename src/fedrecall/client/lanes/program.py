@@ -8,7 +8,7 @@ from functools import partial
 from fedrecall.client.lanes import convolution, ends, linear, pooling
 from fedrecall.client.lanes.ir import ADDRESS, LANES, UNIT, Function, Number
 from fedrecall.client.lanes.kit import Kit, Machine
-from fedrecall.client.lanes.layers import Chain, Convolution, Grid, Pooling, Spatial, after
+from fedrecall.client.lanes.layers import Chain, Convolution, Grid, Pixels, Pooling, Spatial, after
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,15 @@ class Program:
     All of it works in one piece of memory, `scratch_bytes` long, on a boundary of 64 bytes and at first all zeros.
     """
 
-    def __init__(self, chain: Chain, units: int, machine: Machine, update: Update | None = None) -> None:
-        self.chain, self.units, self.updates = chain, units, update
+    def __init__(
+        self,
+        chain: Chain,
+        units: int,
+        machine: Machine,
+        update: Update | None = None,
+        pixels: Pixels | None = None,
+    ) -> None:
+        self.chain, self.units, self.updates, self._bytes = chain, units, update, pixels
         self.spatial = with_pooling_last(chain.spatial)
         self.kit = Kit(update is not None, chunk_of(chain, units), machine)
         self.chunks = units // self.kit.chunk
@@ -116,7 +123,7 @@ class Program:
 
     def _write_kernels(self) -> None:
         kit, units, x, g = self.kit, self.units, self.grids, self.gradients
-        self.gather = ends.gather(kit, "gather", self.chain.sample, x[0])
+        self.gather = ends.gather(kit, "gather", self.chain.sample, x[0], self._bytes)
         self.clear = ends.clear(kit, "clear")
         self.spatial_forward: list[Function] = []
         self.packs: dict[int, list[Function]] = {}
