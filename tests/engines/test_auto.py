@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from torch import nn
 
-from fedrecall import WSM, FedAvg, Local
+from fedrecall import WSM, FedAvg, Federation, Images, Local, Scaffold
 from fedrecall.client.work import Job
-from fedrecall.engines.auto import choose
+from fedrecall.engines.auto import choose, clients_fill_lanes
 from fedrecall.engines.processes.engine import Processes
 from fedrecall.engines.serial import Serial
+from fedrecall.engines.vectorised import Vectorised
 from fedrecall.front.execute import load_federation, recipe_experiment
 from fedrecall.recipe.layers import load
 from fedrecall.recipe.settings import Execution
+from fedrecall.vector import FlatModel
 
 MODEL = nn.Conv2d(1, 1, 1)
 
@@ -32,6 +35,33 @@ def test_auto_takes_workers_for_much_work_only(monkeypatch) -> None:
     assert chosen(10**9, workers=1) == (Serial, 1)
     assert chosen(10**7, engine="processes", workers=3) == (Processes, 3)
     assert chosen(10**9, engine="serial") == (Serial, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, True),
+        ({"batch_size": 16}, False),  # samples fill the lanes
+        ({"step": "exact"}, False),
+        ({"algorithm": Scaffold()}, False),  # it corrects gradients, which the kernels do not
+        ({"model": nn.Sequential(nn.Conv2d(3, 4, 8), nn.Tanh(), nn.Flatten())}, False),  # no kernel
+    ],
+)
+def test_auto_lets_clients_fill_lanes_that_small_batches_would_leave_empty(settings, expected) -> None:
+    model = settings.pop("model", nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4)))
+    algorithm = settings.pop("algorithm", FedAvg())
+    local = Local(**{"batch_size": 15, "step": "lanes"} | settings)
+    x, y = np.zeros((40, 8, 8, 3), np.uint8), np.arange(40) % 4
+    clients = [(x, y)] * 32
+    federation = Federation.from_clients(
+        clients, num_classes=4, transform=Images((0.5,) * 3, (0.25,) * 3), layout="nhwc"
+    )
+    job = Job(lambda: model, algorithm, WSM(), local, 0)
+    fills = clients_fill_lanes(job, FlatModel(model), federation)
+    assert fills is expected
+    engine = choose(Execution(), job, model, 32, 10**9, 1000, fills_lanes=fills)
+    assert (type(engine) is Vectorised) is expected
+    assert type(choose(Execution(), job, model, 31, 10**9, 1000, fills_lanes=fills)) is not Vectorised
 
 
 def test_auto_takes_no_workers_where_a_message_is_more_than_a_clients_work(monkeypatch) -> None:

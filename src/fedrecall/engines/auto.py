@@ -7,13 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from fedrecall.client.graph import UntraceableError
+from fedrecall.client.lanes.ir import LANES
 from fedrecall.client.work import Job
+from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised, accelerators
 from fedrecall.engines.accelerators import find
 from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, nearest
+from fedrecall.models.build import dry_batch
 from fedrecall.recipe.settings import Execution
+from fedrecall.vector import FlatModel
 
 # Starting workers takes about five seconds, and a core does some 2e10 operations a second on small models: below
 # this many in a whole run, two workers save less than they cost.
@@ -63,13 +68,14 @@ def choose(
     client_flops: int,
     rounds: int,
     devices: Sequence[str] = ("cpu",),
+    *,
+    fills_lanes: bool = False,
 ) -> Engine:
     """The engine for a run on these devices in which a client's training takes so many operations. `auto` goes by
     this work, never by a timing."""
     check_execution(execution)
-    many_small = (
-        clients_per_round >= MANY_CLIENTS and is_narrow_and_dense(module) and Vectorised.why_not(job) is None
-    )
+    fits = fills_lanes or is_narrow_and_dense(module)
+    many_small = clients_per_round >= MANY_CLIENTS and fits and Vectorised.why_not(job) is None
     asked = asked_for(execution)
     if asked is not None:
         kind, most = asked, None
@@ -111,6 +117,20 @@ def shared(devices: Sequence[str], workers: int, execution: Execution) -> list[D
         Device(name, execution.deterministic, execution.tf32, -(-(workers - place) // len(used)))
         for place, name in enumerate(used)
     ]
+
+
+def clients_fill_lanes(job: Job, flat: FlatModel, federation: Federation) -> bool:
+    """Are there lanes that batches leave empty and clients fill, by kernels for the whole step?"""
+    if job.local.step != "lanes" or job.local.batch_size >= LANES:
+        return False
+    from fedrecall.client.lanes.chain import chain_of
+    from fedrecall.client.lanes.cohort import why_not  # a compiler, which only those who need it load
+
+    try:
+        chain_of(flat, dry_batch(federation))
+    except UntraceableError:
+        return False
+    return why_not(job) is None
 
 
 def is_narrow_and_dense(module: nn.Module) -> bool:

@@ -18,7 +18,7 @@ from fedrecall.client.work import EvaluateResult, Job, Missing, Trained, TrainTa
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.device import Device
 from fedrecall.engines import accelerators
-from fedrecall.engines.auto import choose, devices_for
+from fedrecall.engines.auto import choose, clients_fill_lanes, devices_for
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import DivergedError, InputError, TooFewClientsError
 from fedrecall.measure.evaluator import Evaluator
@@ -90,8 +90,9 @@ class Experiment:
         devices = devices_for(recipe.execution, step, self.flat.w.dtype)
         work = cost.of_client(samples)
         self.engine = engine or choose(
-            recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices
-        )
+            recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices,
+            fills_lanes=clients_fill_lanes(job, self.flat, federation),
+        )  # fmt: skip
         accelerators.refuse_precision(self.device, recipe.local.precision)
         if not self.device.is_cpu:
             refuse_unknown_ids(self.flat.module, federation)

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedrecall import Local
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.jit import HASWELL, Cpu
+from fedrecall.client.lanes.layers import Pixels
 from fedrecall.vector import FlatModel
 
 LANES, STEPS, BATCH, SAMPLES, LR = 16, 3, 6, 30, 0.1
@@ -68,6 +69,39 @@ def test_each_client_takes_its_own_steps_of_sgd(name, samples) -> None:
         moved = (spread(group.flat, wanted) - group.flat.w).norm()
         assert (w[k] - spread(group.flat, wanted)).norm() <= 2e-5 * moved, k
         assert losses[k].item() == pytest.approx(loss, rel=1e-5)
+
+
+def test_bytes_are_read_as_the_images_that_they_are() -> None:
+    group = Group("convolutions with padding")
+    random, (scale, shift) = torch.Generator().manual_seed(3), ((0.01, 0.02, 0.03), (-1.0, 0.5, 0.25))
+    stored = torch.randint(0, 256, (len(group.x), *group.x.shape[2:], 3), dtype=torch.uint8, generator=random)
+    group.x = (stored.double() * torch.tensor(scale) + torch.tensor(shift)).float().permute(0, 3, 1, 2)
+    floats, losses = group.train()
+    read = Batches(stored.flatten(1), group.y, group.rows[None], group.steps[None])
+    kernels = LanesClients(group.flat, group.local, group.x[:2], pixels=Pixels(scale, shift))
+    w = kernels.start(group.flat.w, 1)
+    found = kernels.run(w, read, kernels.offsets(group.offset[None], 1), LR)[0]
+    moved = (floats - group.flat.w).norm()
+    assert (w[0, : len(group.flat.w)].t() - floats).norm() <= 2e-5 * moved
+    assert torch.allclose(found, losses, rtol=1e-5)
+
+
+def test_groups_that_follow_each_other_have_the_bits_of_each_alone() -> None:
+    """Also where later ones take fewer steps, or none."""
+    group = Group("strides and groups")
+    steps = torch.stack([group.steps, group.steps.clamp(max=2), torch.zeros_like(group.steps)])
+    rows = torch.stack([group.rows, group.rows.flip(0), group.rows])
+    kernels = LanesClients(group.flat, group.local, group.x[:2])
+    offsets = kernels.offsets(group.offset.expand(3, -1, -1), 3)
+    w = kernels.start(group.flat.w, 3)
+    losses = kernels.run(w, Batches(group.x, group.y, rows, steps), offsets, LR)
+    for g in range(3):
+        alone = kernels.start(group.flat.w, 1)
+        own = Batches(group.x, group.y, rows[g : g + 1], steps[g : g + 1])
+        assert torch.equal(kernels.run(alone, own, offsets[g : g + 1], LR)[0], losses[g])
+        assert torch.equal(alone[0], w[g])
+    assert torch.equal(w[2, : len(group.flat.w)], group.flat.w[:, None].expand(-1, LANES))
+    assert not torch.equal(w[0], w[1])
 
 
 def spread(flat: FlatModel, w: Tensor) -> Tensor:
