@@ -27,13 +27,21 @@ RECIPE = {
 SAME = ("metrics.jsonl", "clients.jsonl", "model.safetensors")
 
 
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("made")
+
+
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedrecall: Any) -> Path:
-    """`whole`, a run of eight rounds, and `run`, the same after six."""
+def runs(tmp_path: Path, made_once: Path, monkeypatch: pytest.MonkeyPatch, fedrecall: Any) -> Path:
+    """`whole`, a run of eight rounds, and `run`, the same after six: copies, for each test to damage."""
+    monkeypatch.chdir(made_once)
+    if not Path("whole").exists():
+        Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+        assert fedrecall("run", "recipe.yaml", "--out", "run", "--quiet").code == 0
+        assert fedrecall("run", "recipe.yaml", "rounds=8", "--out", "whole", "--quiet").code == 0
+    shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))
-    assert fedrecall("run", "recipe.yaml", "--out", "run", "--quiet").code == 0
-    assert fedrecall("run", "recipe.yaml", "rounds=8", "--out", "whole", "--quiet").code == 0
     return tmp_path
 
 

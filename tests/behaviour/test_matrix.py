@@ -30,7 +30,19 @@ CLASSES = 3
 
 ALL = list(itertools.product(ALGORITHMS, KINDS, NORMS))
 UNDEFINED = [(a, o, n) for a, o, n in ALL if a == "local_only" and "teacher" in KINDS[o].needs]
-DEFINED = [combination for combination in ALL if combination not in UNDEFINED]
+
+
+def is_quick(algorithm: str, objective: str, norm: str) -> bool:
+    """Every pair with one norm, in turns."""
+    at = list(ALGORITHMS).index(algorithm) + list(KINDS).index(objective)
+    return list(NORMS)[at % len(NORMS)] == norm
+
+
+DEFINED = [
+    pytest.param(*combination, marks=() if is_quick(*combination) else pytest.mark.slow)
+    for combination in ALL
+    if combination not in UNDEFINED
+]
 
 
 class Net(nn.Module):
