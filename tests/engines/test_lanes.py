@@ -27,25 +27,26 @@ from fedrecall.client.work import Job
 SIZES = [20, 30, 9, 40, 8] * 8  # of forty clients: three sixteens
 
 
-def federation(images: bool = False) -> Federation:
+def federation(images: bool | str = False) -> Federation:
     random = np.random.default_rng(0)
     clients = []
     for n in SIZES:
         y = random.integers(0, 4, n)
         x = random.integers(0, 256, (n, 8, 8, 3), dtype=np.uint8) if images else random.normal(size=(n, 20))
         clients.append((x if images else x.astype(np.float32), y))
-    transform = Images((0.5,) * 3, (0.25,) * 3, crop_padding=2, flip=True) if images else None
+    augment = {} if images == "as they lie" else {"crop_padding": 2, "flip": True}
+    transform = Images((0.5,) * 3, (0.25,) * 3, **augment) if images else None
     return Federation.from_clients(clients, num_classes=4, validation=0.1, transform=transform, layout="nhwc")
 
 
-def model(images: bool = False) -> nn.Module:
+def model(images: bool | str = False) -> nn.Module:
     torch.manual_seed(2)
     if not images:
         return nn.Sequential(nn.Linear(20, 17), nn.ReLU(), nn.Linear(17, 4))
     return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(45, 4))
 
 
-def run(folder, engine: str, step: str = "lanes", workers: int = 1, images: bool = False, **more):
+def run(folder, engine: str, step: str = "lanes", workers: int = 1, images: bool | str = False, **more):
     """The weights at the end, and the run's warnings."""
     local = {"epochs": 2, "batch_size": 10, "lr": 0.1, "momentum": 0.5, "step": step} | more.pop("local", {})
     settings = {"algorithm": FedAvg(), "objective": WSM(smoothing=0.1), "participation": 1.0} | more
@@ -58,15 +59,16 @@ def run(folder, engine: str, step: str = "lanes", workers: int = 1, images: bool
     return torch.cat([p.detach().reshape(-1) for p in done.model().parameters()]), notes
 
 
-def distance(a: Tensor, b: Tensor, images: bool = False) -> float:
+def distance(a: Tensor, b: Tensor, images: bool | str = False) -> float:
     """Of two ends, beside the way there."""
     start = torch.cat([p.detach().reshape(-1) for p in model(images).parameters()])
     return float((a - b).norm() / (a - start).norm())
 
 
-@pytest.mark.parametrize("images", [False, True])
-def test_clients_in_lanes_come_to_what_they_come_to_one_by_one(tmp_path, images) -> None:
+@pytest.mark.parametrize("images", [False, True, "as they lie"])
+def test_clients_in_lanes_come_to_what_they_come_to_one_by_one(tmp_path, monkeypatch, images) -> None:
     """Also with augmentation, which each client draws for itself."""
+    monkeypatch.setattr("fedrecall.engines.vectorised.LEAST_WORK", 1)  # so that there is work for several threads
     exact, _ = run(tmp_path, "serial", "exact", images=images)
     samples, notes = run(tmp_path, "serial", images=images)
     clients, more_notes = run(tmp_path, "vectorised", images=images)
