@@ -2,6 +2,7 @@
 
     python benchmarks/rounds.py                        all works
     python benchmarks/rounds.py W1 W3 --cycles 30
+    python benchmarks/rounds.py W2 --kinds processes ray
     python benchmarks/rounds.py --peers                our default engine beside Flower and pfl: `make bench-peers`
     python benchmarks/rounds.py --device cuda          all of it on a device, the bare loop too (docs/devices.md)
 
@@ -50,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cycles", type=int, default=12, help="turns of each (default: 12)")
     parser.add_argument("--seconds", type=float, default=1, help="of each turn, about (default: 1)")
     parser.add_argument("--only", default="", help="kinds with this in their name: 'fast', 'processes'")
+    parser.add_argument("--kinds", nargs="+", metavar="KIND", help="these and no others: --kinds processes ray")
     parser.add_argument("--peers", action="store_true", help="beside Flower and pfl")
     parser.add_argument("--device", default="cpu", help="where all of it trains: cuda, cuda:1, mps, xpu")
     chosen = parser.parse_args(arguments)
@@ -59,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kinds = ["processes", *PEERS] if chosen.peers else [kind for kind in KINDS[name] if chosen.only in kind]
         if name in ON_RAY and chosen.only in "ray" and find_spec("ray") and not chosen.peers:
             kinds.append("ray")
-        compare(name, kinds, chosen.cycles, chosen.seconds, chosen.device)
+        compare(name, chosen.kinds or kinds, chosen.cycles, chosen.seconds, chosen.device)
     return 0
 
 

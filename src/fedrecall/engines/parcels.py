@@ -33,12 +33,12 @@ class Parcel:
 class InOrder:
     """One call of an engine: what waits, what is done, and whose turn it is.
 
-    One of a worker's boxes holds the vectors of a parcel's results from when it is handed out until all of them
-    were given back. None waits for ever: the lowest parcel is handed out first, and when one is lost with its
-    worker, there is a new worker, whose boxes are free.
+    One of a worker's boxes, a place in shared memory or only a number, holds the vectors of a parcel's results
+    from when it is handed out until all of them were given back. None waits for ever: the lowest parcel is handed
+    out first, and when one is lost with its worker, there is a new worker, whose boxes are free.
     """
 
-    def __init__(self, tasks: list[Task], parcel_size: Callable[[int], int]) -> None:
+    def __init__(self, tasks: list[Task], parcel_size: Callable[[int], int], boxes: int = BOXES) -> None:
         size = parcel_size(len(tasks))
         starts = range(0, len(tasks), size)
         parts = [list(range(start, min(start + size, len(tasks)))) for start in starts]
@@ -46,14 +46,17 @@ class InOrder:
         self._finished: dict[int, tuple[Answer, Parcel]] = {}
         self._held: dict[tuple[int, int], int] = {}  # results not yet given back, by worker and box
         self._free: dict[int, list[int]] = {}  # boxes, by worker
-        self._total, self._expected = len(tasks), 0
+        self._boxes, self._total, self._expected = boxes, len(tasks), 0
 
     def over(self) -> bool:
         return self._expected == self._total
 
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def next(self, worker: int) -> Parcel | None:
         """The next parcel for a worker, if one waits and the worker has a place for its results."""
-        free = self._free.setdefault(worker, list(range(BOXES)))
+        free = self._free.setdefault(worker, list(range(self._boxes)))
         if not self._waiting or not free:
             return None
         parcel = self._waiting.popleft()

@@ -1,7 +1,7 @@
 """What engines with workers of their own have in common: who is given which tasks, and what if a worker is lost.
 
 Tasks are handed out in their order; results are given back in their order. A worker that dies, or does not answer
-in time, is replaced, and what it was doing is done again.
+in time, is replaced, and what it had been given is done again.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 import time
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from fedrecall.client.work import Result, Task
 from fedrecall.device import CPU, Device
 from fedrecall.engines.answering import Message
 from fedrecall.engines.engine import Engine
-from fedrecall.engines.parcels import InOrder, Parcel
+from fedrecall.engines.parcels import BOXES, InOrder, Parcel
 from fedrecall.errors import ClientError, InputError, WriteError
 from fedrecall.vector import Tensors
 
@@ -34,20 +34,23 @@ class GoneError(Exception):
 
 @dataclass(eq=False)
 class Member:
-    """A worker and what it is doing."""
+    """A worker and what it was given to do."""
 
     number: int  # among all that were ever started
-    deadline: float  # when it should have begun, or its parcel should be done
+    deadline: float  # when it should have begun, or its first parcel should be done
     device: Device = CPU
-    parcel: Parcel | None = None
+    parcels: deque[Parcel] = field(default_factory=deque)  # in the order in which it works on them
     ready: bool = False  # it has said that it has begun
-    hung: bool = False  # its parcel was not done in time, and it was killed
+    hung: bool = False  # its first parcel was not done in time, and it was killed
 
 
 class Work(Protocol):
     """One call of an engine: what waits, what is done, and what can be given back."""
 
     def over(self) -> bool: ...
+
+    def waiting(self) -> int:
+        """How many parcels nobody has been given."""
 
     def next(self, worker: int) -> Parcel | None: ...
 
@@ -66,12 +69,14 @@ class WorkerPool(Engine, Generic[M]):
 
     replaces_workers = True
     in_this_process = False
+    at_once: ClassVar[int] = 1  # parcels that a member may have: the one it works on, and those that wait there
     client_timeout: float | None = None
 
     def _begin(self) -> None:
         self._members: list[M] = []
         self._deaths: dict[Task, Counter[str]] = {}
         self._vector_bytes = 0
+        self._most = self.at_once  # parcels for a member now: one, while it is to be found out which task kills
 
     @abstractmethod
     def _fill(self) -> None:
@@ -111,9 +116,10 @@ class WorkerPool(Engine, Generic[M]):
         self._vector_bytes = sum(tensor.nbytes for tensor in server.values())
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        yield from self._through(InOrder(list(tasks), self._parcel_size))
+        yield from self._through(InOrder(list(tasks), self._parcel_size, BOXES - 1 + self.at_once))
 
     def _through(self, work: Work) -> Iterator[Result]:
+        self._most = self.at_once
         while not work.over():
             self._hand_out(work)
             for member in self._answered():
@@ -127,22 +133,32 @@ class WorkerPool(Engine, Generic[M]):
         return max(1, min(tasks // (PARCELS * self.workers), PARCEL_BYTES // max(self._vector_bytes, 1)))
 
     def _hand_out(self, work: Work) -> None:
-        for member in self._members:
-            if member.parcel is None and self._takes_tasks(member):
-                member.parcel = work.next(member.number)
-                if member.parcel is not None:
-                    self._set_deadline(member)
-                    self._send(member, member.parcel)
+        """First to those that have nothing. The last parcels, one for each worker, are kept for whoever is done:
+        behind another they might wait for a slow worker while the others have nothing to do."""
+        for had in range(self._most):
+            for member in self._members:
+                if had and work.waiting() <= len(self._members):
+                    return
+                if len(member.parcels) == had and self._takes_tasks(member):
+                    self._give(member, work.next(member.number))
+
+    def _give(self, member: M, parcel: Parcel | None) -> None:
+        if parcel is not None:
+            self._send(member, parcel)
+            member.parcels.append(parcel)
+            if len(member.parcels) == 1:
+                self._set_deadline(member)
 
     def _set_deadline(self, member: M) -> None:
-        """From now on, if the worker has begun; until then it has the time of its start."""
+        """Of its first parcel, from now on, if the worker has begun; until then it has the time of its start."""
         if member.ready:
-            seconds = math.inf if self.client_timeout is None else self.client_timeout
-            member.deadline = time.monotonic() + seconds * len(member.parcel.tasks) if member.parcel else math.inf
+            member.deadline = math.inf
+            if member.parcels and self.client_timeout is not None:
+                member.deadline = time.monotonic() + self.client_timeout * len(member.parcels[0].tasks)
 
     def _answered(self) -> list[M]:
         """The members that have sent something, or have ended. Those whose time is up are killed."""
-        awaited = [member for member in self._members if member.parcel is not None or not member.ready]
+        awaited = [member for member in self._members if member.parcels or not member.ready]
         soonest = min((member.deadline for member in awaited), default=math.inf)
         left = None if soonest == math.inf else max(0.0, soonest - time.monotonic())
         answered = self._wait(awaited, left)
@@ -157,14 +173,13 @@ class WorkerPool(Engine, Generic[M]):
 
     def _receive(self, member: M, work: Work) -> None:
         """Take what a worker has sent. If it is dead, its tasks are the next to be run, by others."""
-        parcel = member.parcel
         try:
             kind, what, extra = self._message(member)
         except GoneError as gone:
             self._bury(member)
-            if parcel is not None:
-                self._note_death(member, parcel, str(gone))
-                work.lost(parcel)
+            self._note_death(member, str(gone))
+            for lost in member.parcels:
+                work.lost(lost)
             self._fill()
             return
         if kind == "again":  # it was told something else instead, and will answer that
@@ -174,7 +189,7 @@ class WorkerPool(Engine, Generic[M]):
             self._set_deadline(member)
             self._joined(member, extra)
             return
-        member.parcel, member.deadline = None, math.inf
+        parcel = self._take_first(member)
         if kind == "unwritten":
             raise WriteError(extra)
         if kind == "refused":
@@ -186,15 +201,26 @@ class WorkerPool(Engine, Generic[M]):
         assert parcel is not None
         work.done(parcel, self._unpack(parcel, extra))
 
+    def _take_first(self, member: M) -> Parcel | None:
+        """The parcel that a worker has answered. The time of the one behind it begins."""
+        parcel = member.parcels.popleft() if member.parcels else None
+        self._set_deadline(member)
+        return parcel
+
     def _joined(self, member: M, extra: Any) -> None:
         """A worker has begun, and has this to say."""
 
-    def _note_death(self, member: M, parcel: Parcel, how: str) -> None:
-        """Parcels of several tasks are run one by one then, and the one that kills is found."""
-        if member.ready and len(parcel.tasks) == 1:
+    def _note_death(self, member: M, how: str) -> None:
+        """It counts if only one task can be the reason. Who hangs is in the first parcel; who ends the process may
+        be in any, because the answer to the first may have been lost with it. What is lost is run again one by
+        one, with nothing waiting behind it: so the one that kills is found."""
+        suspects = list(member.parcels)[: 1 if member.hung else None]
+        if suspects:
+            self._most = 1
+        if member.ready and len(suspects) == 1 and len(suspects[0].tasks) == 1:
             died = f"ended its worker process {{}} ({how})"
             hung = f"did not answer for {self.client_timeout} s {{}} (execution.client_timeout)"
-            self._count(parcel.tasks[0], hung if member.hung else died)
+            self._count(suspects[0].tasks[0], hung if member.hung else died)
 
     def _count(self, task: Task, death: str) -> None:
         deaths = self._deaths.setdefault(task, Counter())

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -153,7 +154,7 @@ def test_a_client_that_always_hangs_is_named_and_the_rounds_before_are_saved(fed
 def test_a_parcel_has_as_long_as_its_tasks_together() -> None:
     engine = Processes(1, client_timeout=20.0)
     tasks = [TrainTask(1, order, order) for order in range(3)]
-    member = Member(0, deadline=math.inf, parcel=Parcel([0, 1, 2], tasks))
+    member = Member(0, deadline=math.inf, parcels=deque([Parcel([0, 1, 2], tasks)]))
     engine._set_deadline(member)
     assert member.deadline == math.inf  # it has not begun yet: until then it has the time of its start
     member.ready = True

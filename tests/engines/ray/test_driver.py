@@ -67,6 +67,15 @@ def test_a_ray_of_ones_own_leaves_nothing_running(fedrecall, tmp_path) -> None:
     assert not mine
 
 
+def test_a_ray_of_ones_own_has_the_bits_of_serial(tmp_path) -> None:
+    # The vectors of two LeNets come with a message: more than Ray does that with by default.
+    for engine in ("ray", "serial"):
+        words = ("clients_per_round=18", "rounds=2", "local.epochs=1", "--engine", engine, "--no-report")
+        subprocess.run(command("run", "demo", *words, "--out", tmp_path / engine), check=True, timeout=120)
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "ray" / name).read_bytes() == (tmp_path / "serial" / name).read_bytes(), name
+
+
 def test_nodes_read_the_data_themselves_where_the_digest_agrees(monkeypatch) -> None:
     federation = load_federation(load("demo"))
     monkeypatch.setattr(samples, "seen", lambda path: (0, 0, 0))

@@ -220,25 +220,32 @@ def test_what_others_have_taken_is_not_waited_for_without_end(cluster, federatio
         ray.shutdown()
 
 
-def test_a_client_that_ends_its_worker_is_run_again_and_named_at_last(cluster, federation, tmp_path) -> None:
+@pytest.mark.parametrize("count", [5, 16])  # with sixteen, others wait behind it
+def test_a_client_that_ends_its_worker_is_run_again_and_named_at_last(
+    cluster, federation, tmp_path, count
+) -> None:
+    rest = {"clients_per_round": count, "model": lambda: Dies(lives)}
     lives = tmp_path / "lives"
     lives.mkdir()
     (lives / "one").touch()
-    survived = train(federation, tmp_path / "ray", cluster, model=lambda: Dies(lives))
-    assert_same(survived, train(federation, tmp_path / "serial", model=lambda: Dies(lives)))
+    survived = train(federation, tmp_path / "ray", cluster, **rest)
+    assert_same(survived, train(federation, tmp_path / "serial", **rest))
     for name in range(99):
         (lives / str(name)).touch()
     with pytest.raises(ClientError, match=r"client \d+ in round 1 ended its worker process 3 times \(Actor"):
-        train(federation, tmp_path / "dead", cluster, model=lambda: Dies(lives))
+        train(federation, tmp_path / "dead", cluster, **rest)
 
 
-def test_a_worker_that_hangs_is_replaced(cluster, federation, tmp_path) -> None:
+@pytest.mark.parametrize("count", [5, 16])
+def test_a_worker_that_hangs_is_replaced(cluster, federation, tmp_path, count) -> None:
     lives = tmp_path / "lives"
     lives.mkdir()
     (lives / "one").touch()
-    patience = {"execution": {"client_timeout": 3}}
-    hung = train(federation, tmp_path / "ray", cluster, model=lambda: Dies(lives, hangs=True), **patience)
-    assert_same(hung, train(federation, tmp_path / "serial", model=lambda: Dies(lives)))
+    patience, rest = {"client_timeout": 3}, {"clients_per_round": count}
+    hung = train(
+        federation, tmp_path / "ray", cluster, model=lambda: Dies(lives, hangs=True), execution=patience, **rest
+    )
+    assert_same(hung, train(federation, tmp_path / "serial", model=lambda: Dies(lives), **rest))
 
 
 class Fails(Net):

@@ -172,7 +172,7 @@ class Processes(WorkerPool[WorkerProcess]):
     def close(self) -> None:
         """End the workers: at once, unless they have nothing to do."""
         for member in self._members:
-            if member.parcel is None and member.ready:
+            if not member.parcels and member.ready:
                 with contextlib.suppress(OSError):
                     member.connection.send(("stop",))
             else:

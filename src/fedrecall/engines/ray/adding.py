@@ -85,6 +85,9 @@ class Additions:
     def over(self) -> bool:
         return self._given == self._count(self._top)
 
+    def waiting(self) -> int:
+        return len(self._adding) + len(self._waiting)
+
     def next(self, worker: int) -> Parcel | None:
         """Sums first: they free what lies on the cluster."""
         while self._adding:

@@ -12,6 +12,7 @@ import itertools
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -48,8 +49,7 @@ class Actor(Member):
     """A member that is an actor on some node."""
 
     handle: Any
-    answer: Any  # the reference to its next message
-    vectors: Any = None  # and to what stays on its node
+    answers: deque[tuple[Any, Any]]  # the references to its next messages, and to what stays on its node of each
     node: str = ""
     has_states: bool = True  # it reaches the run's folder
 
@@ -59,6 +59,7 @@ class Ray(WorkerPool[Actor]):
 
     name = "ray"
     elsewhere = True
+    at_once = 2  # a worker goes on with the second while its answer to the first is on the way
 
     def __init__(self, execution: Execution, devices: Sequence[Device] = (CPU,)) -> None:
         self.execution, self.devices = execution, devices[:1]
@@ -110,7 +111,7 @@ class Ray(WorkerPool[Actor]):
             deadline = time.monotonic() + max(START, self.client_timeout or 0)
             begin = handle.begin.remote(self._setup)
             place = next(self._numbers), deadline, self.devices[0]
-            self._members.append(Actor(*place, handle=handle, answer=begin))
+            self._members.append(Actor(*place, handle=handle, answers=deque([(begin, None)])))
 
     def _first_ready(self) -> None:
         """Wait for all workers or, once there is one, a while for the others: their room may be taken."""
@@ -148,14 +149,13 @@ class Ray(WorkerPool[Actor]):
 
     def _set_deadline(self, member: Actor) -> None:
         super()._set_deadline(member)
-        if isinstance(member.parcel, Adding):  # no code of the user's, and as long as the vectors are
-            member.deadline = math.inf
+        if member.parcels and isinstance(member.parcels[0], Adding):
+            member.deadline = math.inf  # no code of the user's, and as long as the vectors are
 
     def _send(self, member: Actor, parcel: Parcel) -> None:
         order = Order(parcel.tasks, self._version, [self._published], self._states_for(member, parcel))
-        member.vectors = None
         if self._additions is None:
-            member.answer = member.handle.work.remote(order)
+            member.answers.append((member.handle.work.remote(order), None))
             return
         looked_at, worker = {"looked_at": self._additions.looked_at}, member.handle
         if isinstance(parcel, Adding) and parcel.node[0] == 0:
@@ -172,7 +172,7 @@ class Ray(WorkerPool[Actor]):
             sent = worker.train_leaf.options(num_returns=2).remote(order, **looked_at)
         else:
             sent = worker.train_rows.options(num_returns=2).remote(order)
-        member.answer, member.vectors = sent
+        member.answers.append(tuple(sent))
 
     def _states_for(self, member: Actor, parcel: Parcel) -> StatesOnTheWay:
         """The states that its tasks start from, for a worker that does not reach the run's folder."""
@@ -184,16 +184,16 @@ class Ray(WorkerPool[Actor]):
     def _wait(self, members: Sequence[Actor], seconds: float | None) -> list[Actor]:
         if not members:
             raise ClientError("all workers are lost, and the cluster has no room for others")
-        by_answer = {member.answer: member for member in members}
+        by_answer = {member.answers[0][0]: member for member in members}
         there, _ = self._ray.wait(list(by_answer), num_returns=1, timeout=seconds)
         if there:  # and all others that are
             there, _ = self._ray.wait(list(by_answer), num_returns=len(by_answer), timeout=0)
         return [by_answer[answer] for answer in there]
 
     def _message(self, member: Actor) -> Message:
-        errors = self._ray.exceptions
+        errors, (answer, vectors) = self._ray.exceptions, member.answers.popleft()
         try:
-            kind, what, extra = self._ray.get(member.answer)
+            kind, what, extra = self._ray.get(answer)
         except errors.RayTaskError as error:
             cause = error.cause
             raise cause if isinstance(cause, InputError) else ClientError(f"a worker failed:\n\n{error}") from None
@@ -201,18 +201,19 @@ class Ray(WorkerPool[Actor]):
             raise GoneError(type(error).__name__) from None
         if kind == "needs samples":
             assert self._supplies is not None
-            member.answer = member.handle.begin.remote(self._setup, self._supplies.of_node(extra))
+            begin = member.handle.begin.remote(self._setup, self._supplies.of_node(extra))
+            member.answers.append((begin, None))
             member.node = extra
             return "again", None, None
         if kind == "lost":
-            assert isinstance(member.parcel, Adding)
+            parcel = self._take_first(member)
+            assert isinstance(parcel, Adding)
             assert self._additions is not None
-            self._additions.parts_lost(member.parcel.node)
-            member.parcel = None
+            self._additions.parts_lost(parcel.node)
             return "again", None, None
         if kind == "added":
-            return "done", None, (None, extra, {}, member.vectors)
-        return kind, what, (*extra, member.vectors) if kind == "done" else extra
+            return "done", None, (None, extra, {}, vectors)
+        return kind, what, (*extra, vectors) if kind == "done" else extra
 
     def _unpack(self, parcel: Parcel, extra: Any) -> Any:
         rest, what, states, vectors = extra
@@ -260,7 +261,7 @@ class Ray(WorkerPool[Actor]):
 
     def close(self) -> None:
         """End the workers: at once, unless they have nothing to do."""
-        idle = [member for member in self._members if member.ready and member.parcel is None]
+        idle = [member for member in self._members if member.ready and not member.parcels]
         leaving = [member.handle.close.remote() for member in idle]
         if self._supplies is not None:
             leaving += self._supplies.close()
@@ -280,6 +281,9 @@ class NoWork:
 
     def over(self) -> bool:
         return True
+
+    def waiting(self) -> int:
+        return 0
 
     def next(self, worker: int) -> Parcel | None:
         return None
