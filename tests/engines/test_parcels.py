@@ -66,6 +66,22 @@ def test_a_lost_parcel_is_run_again_one_by_one() -> None:
     assert run.over()
 
 
+def test_who_is_left_alone_with_full_boxes_gets_the_lost_parcel_whose_turn_it_is() -> None:
+    tasks = [TrainTask(1, k, k) for k in range(6)]
+    run = InOrder(tasks, lambda total: 1, more=True)
+    lost, *held = run.next(0), run.next(1), run.next(1)
+    assert [done(run, parcel) for parcel in held] == [[], []]
+    assert run.next(1) is None  # its turn is later
+    run.lost(lost)  # and there is no room for another worker
+    again = run.next(1)
+    assert clients(again) == [0]
+    assert again.box not in {parcel.box for parcel in held}
+    assert run.next(1) is None
+    assert done(run, again) == [0, 1, 2]
+    assert [done(run, run.next(1)) for _ in range(3)] == [[3], [4], [5]]
+    assert run.over()
+
+
 def test_of_two_lost_parcels_the_lower_is_run_first() -> None:
     # In the other order, two new workers would fill all their boxes with results that wait for the first.
     run = run_of(12, 6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from torch import Tensor
@@ -35,10 +36,13 @@ class InOrder:
 
     One of a worker's boxes, a place in shared memory or only a number, holds the vectors of a parcel's results
     from when it is handed out until all of them were given back. None waits for ever: the lowest parcel is handed
-    out first, and when one is lost with its worker, there is a new worker, whose boxes are free.
+    out first, and when one is lost with its worker, there is a new worker, whose boxes are free. Where there may
+    be no room for a new one, the parcel whose turn it is gets `more` boxes.
     """
 
-    def __init__(self, tasks: list[Task], parcel_size: Callable[[int], int], boxes: int = BOXES) -> None:
+    def __init__(
+        self, tasks: list[Task], parcel_size: Callable[[int], int], boxes: int = BOXES, *, more: bool = False
+    ) -> None:
         size = parcel_size(len(tasks))
         starts = range(0, len(tasks), size)
         parts = [list(range(start, min(start + size, len(tasks)))) for start in starts]
@@ -46,7 +50,8 @@ class InOrder:
         self._finished: dict[int, tuple[Answer, Parcel]] = {}
         self._held: dict[tuple[int, int], int] = {}  # results not yet given back, by worker and box
         self._free: dict[int, list[int]] = {}  # boxes, by worker
-        self._boxes, self._total, self._expected = boxes, len(tasks), 0
+        self._boxes, self._more = boxes, count(boxes) if more else None
+        self._total, self._expected = len(tasks), 0
 
     def over(self) -> bool:
         return self._expected == self._total
@@ -57,8 +62,12 @@ class InOrder:
     def next(self, worker: int) -> Parcel | None:
         """The next parcel for a worker, if one waits and the worker has a place for its results."""
         free = self._free.setdefault(worker, list(range(self._boxes)))
-        if not self._waiting or not free:
+        if not self._waiting:
             return None
+        if not free:
+            if self._more is None or self._waiting[0].places[0] != self._expected:
+                return None
+            free.append(next(self._more))
         parcel = self._waiting.popleft()
         parcel.worker, parcel.box = worker, free.pop()
         return parcel

@@ -116,7 +116,8 @@ class WorkerPool(Engine, Generic[M]):
         self._vector_bytes = sum(tensor.nbytes for tensor in server.values())
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        yield from self._through(InOrder(list(tasks), self._parcel_size, BOXES - 1 + self.at_once))
+        boxes = BOXES - 1 + self.at_once
+        yield from self._through(InOrder(list(tasks), self._parcel_size, boxes, more=self.elsewhere))
 
     def _through(self, work: Work) -> Iterator[Result]:
         self._most = self.at_once
