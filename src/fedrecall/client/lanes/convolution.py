@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedrecall.client.lanes.ir import FLOAT, UNIT, VECTOR, ZERO, Function, Number, evenly
+from fedrecall.client.lanes.ir import FLOAT, ZERO, Function, Number, evenly
 from fedrecall.client.lanes.kit import Kit, Positions, row_of
 from fedrecall.client.lanes.layers import Convolution, Grid
+from fedrecall.client.lanes.products import outer
 
 
 def pack(kit: Kit, name: str, c: Convolution, *, back: bool) -> Function:
@@ -22,24 +23,31 @@ def pack(kit: Kit, name: str, c: Convolution, *, back: bool) -> Function:
     own, other = (1, inputs * c.taps) if back else (inputs * c.taps, 1)  # from an output, an input to the next
     if back:
         inputs, outputs = outputs, inputs
-    kind, size = (VECTOR, UNIT) if kit.clients else ("float", FLOAT)
-
-    def block(group: Number, first: Number, count: int) -> None:
+    def block(group: Number, first: Number, count: int, part: Number) -> None:
         source = kit.weight_at(f, "%pw", (group, inputs * outputs * c.taps), (first, own))
         target = kit.weight_at(f, "%pto", (group, inputs * outputs * c.taps), (first, inputs * c.taps))
+        target = kit.packed_at(f, target, (part, count * inputs * c.taps))
 
         def tap(i: Number, t: Number) -> None:
             turned = f.index((t, -1), c.taps - 1) if back else t
             for o in range(count):
                 at = kit.weight_at(f, source, (i, other), (turned, c.group[0]), o * own)
-                value = f.op(f"load {kind}, ptr {at}, align {size}")
-                at = kit.weight_at(f, target, (i, c.taps * count), (t, count), o)
-                f.do(f"store {kind} {value}, ptr {at}, align {size}")
+                to = kit.packed_at(f, target, (i, c.taps * count), (t, count), o)
+                if kit.clients:
+                    f.store_here(f.load(at), to)
+                else:
+                    f.do(f"store float {f.op(f'load float, ptr {at}, align {FLOAT}')}, ptr {to}, align {FLOAT}")
 
         f.loop(inputs, lambda i: f.loop(c.taps, lambda t: tap(i, t)))
 
+    def parts(group: Number, first: Number, count: int) -> None:
+        if kit.clients:
+            kit.parts(f, lambda part: block(group, first, count, part))
+        else:
+            block(group, first, count, 0)
+
     most = kit.products[0]
-    f.loop(c.groups, lambda g: f.blocks(outputs, most, lambda first, count: block(g, first, count)))
+    f.loop(c.groups, lambda g: f.blocks(outputs, most, lambda first, count: parts(g, first, count)))
     return f.done()
 
 
@@ -56,19 +64,17 @@ def products(
     def row(x: str, w: str, *sums: str) -> list[str]:
         found = list(sums)
         for t in taps:
-            ws = [kit.weight(f, w, t * outputs + o) for o in range(outputs)]
-            for p in range(positions):
-                value = f.load(f.at(x, p * steps[2] + t * kit.chunk))
-                for o in range(outputs):
-                    found[o * positions + p] = f.fma(ws[o], value, found[o * positions + p])
+            ws = [kit.packed(f, w, t * outputs + o) for o in range(outputs)]
+            xs = [f.load(f.at(x, p * steps[2] + t * kit.chunk)) for p in range(positions)]
+            found = outer(f, found, ws, xs)
         return found
 
     def channel(i: Number, *sums: str) -> list[str]:
-        image, own = f.at(x, (i, steps[0])), kit.weight_at(f, w, (i, kernel[0] * kernel[1] * outputs))
+        image, own = f.at(x, (i, steps[0])), kit.packed_at(f, w, (i, kernel[0] * kernel[1] * outputs))
         return f.loop(
             rows,
             lambda r, *sums: row(
-                f.at(image, (r, steps[1])), kit.weight_at(f, own, (r, kernel[1] * outputs)), *sums
+                f.at(image, (r, steps[1])), kit.packed_at(f, own, (r, kernel[1] * outputs)), *sums
             ),
             sums,
         )
@@ -89,10 +95,12 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
     at = Positions.between(kit.chunk, y.width, c.stride[1] * x.pitch, y.right)
     from_left = x.start - c.padding[0] * x.row - c.padding[1] * x.pitch
 
-    def block(group: Number, first: Number, count: int) -> None:
+    def block(group: Number, first: Number, count: int, part: Number) -> None:
         o = f.index((group, outputs), first)
         start = [ZERO if c.bias is None else kit.weight(f, "%pb", o, q) for q in range(count)]
         w = kit.weight_at(f, "%pw", (o, inputs * c.taps))
+        if kit.clients:
+            w = kit.packed_at(f, w, (part, count * inputs * c.taps))
 
         def positions(row: Number, line: Number, p: Number, size: int) -> None:
             image = f.at(
@@ -115,7 +123,10 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
 
         f.loop(y.height, lambda row: f.loop(at.lines, lambda n: line(row, n)))
 
-    f.loop(c.groups, lambda g: f.blocks(outputs, most_outputs, lambda o, count: block(g, o, count)))
+    def parts(group: Number, first: Number, count: int) -> None:
+        kit.parts(f, lambda part: block(group, first, count, part))
+
+    f.loop(c.groups, lambda g: f.blocks(outputs, most_outputs, lambda o, count: parts(g, o, count)))
     return f.done()
 
 
@@ -151,19 +162,18 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
         values = row_of(f, "%pg", g, o, row)
 
         def position(n: Number, p: Number, *sums: str) -> list[str]:
-            found = list(sums)
             gs = [f.load(f.at(values, n, (p, at.target), q * g.channel)) for q in range(count)]
-            for t in range(kw):
-                value = f.load(f.at(image, n, (p, at.source), t * x.pitch))
-                for q in range(count):
-                    found[q * kw + t] = f.fma(gs[q], value, found[q * kw + t])
-            return found
+            xs = [f.load(f.at(image, n, (p, at.source), t * x.pitch)) for t in range(kw)]
+            return outer(f, sums, gs, xs)
 
         def line(n: Number, *sums: str) -> list[str]:
             return f.loop(at.length, lambda p, *sums: position(n, p, *sums), sums)
 
-        for value, place in zip(f.loop(at.lines, line, [f.load(place) for place in to]), to):
-            f.store(value, place)
+        def part(_: Number) -> None:
+            for value, place in zip(f.loop(at.lines, line, [f.load(place) for place in to]), to):
+                f.store(value, place)
+
+        kit.parts(f, part)
 
     def group(row: Number, j: Number) -> None:
         def block(first: Number, count: int) -> None:
@@ -206,15 +216,17 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
         left, right = first // samples, (first + size - 1) // samples
         return range(max(0, beside - right), min(kw, beside + width - left))
 
-    def block(j: Number, first_input: Number, count: int) -> None:
+    def block(j: Number, first_input: Number, count: int, part: Number) -> None:
         first = f.index((j, inputs), first_input)
         own = kit.weight_at(f, "%pw", (first, outputs * c.taps))
+        if kit.clients:
+            own = kit.packed_at(f, own, (part, count * outputs * c.taps))
 
         def row(y: Number) -> None:
             skipped = f.larger(f.index((y, -1), above), 0)
             rows = f.index(f.smaller(kh, f.index((y, -1), height + above)), (skipped, -1))
             source = f.at("%pg", (j, outputs * g.channel), (y, g.row), (skipped, g.row), -above * g.row)
-            w = kit.weight_at(f, own, (skipped, kw * count))
+            w = kit.packed_at(f, own, (skipped, kw * count))
             to = row_of(f, "%pdx", dx, first, y)
             on = row_of(f, "%px", x, first, y) if x else ""
 
@@ -244,7 +256,10 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
 
         f.loop(dx.height, row)
 
-    f.loop(c.groups, lambda j: f.blocks(inputs, most_inputs, lambda i, count: block(j, i, count)))
+    def parts(j: Number, i: Number, count: int) -> None:
+        kit.parts(f, lambda part: block(j, i, count, part))
+
+    f.loop(c.groups, lambda j: f.blocks(inputs, most_inputs, lambda i, count: parts(j, i, count)))
     return f.done()
 
 

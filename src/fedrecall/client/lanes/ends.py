@@ -119,8 +119,8 @@ def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, ve
         behind = f.at(place, velocity)
         g = f.fma(f.constant(momentum), f.load(behind), g)
         f.store(g, behind)
-    moved = f.select(f.compare("une", rate, ZERO), f.fma(rate, g, w), w)
-    f.store(moved, place)
+    g = f.select(f.compare("une", rate, ZERO), g, f.constant(-0.0))  # to add that to w changes not even a zero's sign
+    f.store(f.fma(rate, g, w), place)
 
 
 def clear(kit: Kit, name: str) -> Function:

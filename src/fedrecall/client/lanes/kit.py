@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fedrecall.client.lanes.ir import FLOAT, UNIT, Function, Module, Number, Term
+from fedrecall.client.lanes.ir import FLOAT, LANES, UNIT, Function, Module, Number, Term
 from fedrecall.client.lanes.layers import Grid
 
 
 @dataclass(frozen=True)
 class Machine:
-    """How many sums are held in registers. It decides how fast the code is, and none of its bits.
+    """How many floats a register has, and how many sums are held in registers. It decides how fast the code is, and
+    none of its bits.
 
     These were the fastest of the blocks tried by benchmarks/lanes.py; one that does not fit costs half the speed.
     """
 
+    lanes: int
     products: tuple[int, int]  # of a convolution: output channels, positions
     products_of_clients: tuple[int, int]  # the same, where weights are vectors too
     sums: int  # of a convolution's weight gradient
     outer: tuple[int, int]  # of a product of matrices
 
 
-WIDE = Machine((6, 2), (6, 4), 15, (4, 5))  # 32 registers of sixteen floats: AVX-512
-NARROW = Machine((2, 3), (2, 2), 6, (2, 3))  # 16 of eight (AVX2), or 32 of four (NEON)
+WIDE = Machine(LANES, (6, 2), (6, 4), 15, (5, 5))  # 32 registers of sixteen floats: AVX-512
+NARROW = Machine(8, (4, 3), (4, 3), 10, (4, 3))  # 16 of eight: AVX2
+NEON = Machine(4, (6, 4), (6, 4), 15, (5, 5))  # 32 of four
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,17 @@ class Kit:
         """A weight in every lane."""
         place = self.weight_at(f, address, *terms)
         return f.load(place) if self.clients else f.spread(place)
+
+    def packed_at(self, f: Function, address: str, *terms: Term) -> str:
+        """Where a packed weight lies: a float, or that of the clients of one part."""
+        return f.at(address, *terms, size=self.machine.lanes * FLOAT if self.clients else FLOAT)
+
+    def packed(self, f: Function, address: str, index: int) -> str:
+        place = self.packed_at(f, address, index)
+        return f.load_here(place) if self.clients else f.spread(place)
+
+    def parts(self, f: Function, body: Callable[[Number], object]) -> None:
+        f.parts(self.machine.lanes, body)
 
 
 @dataclass(frozen=True)
