@@ -27,7 +27,7 @@ from fedrecall.client import step as steps
 from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.ir import LANES, Function, Module
 from fedrecall.client.lanes.jit import HASWELL, Code, Cpu, host
-from fedrecall.client.lanes.kit import WIDE
+from fedrecall.client.lanes.kit import AVX512
 from fedrecall.client.lanes.layers import Convolution, Grid
 from fedrecall.client.lanes.program import Program, Update
 from fedrecall.client.step import Step
@@ -179,7 +179,7 @@ def duration(call: Callable[[], None]) -> float:
 def peak(cpu: Cpu) -> float:
     """GFLOP/s of products and sums that never leave the registers."""
     module, rounds = Module(), 1_000_000
-    sums = 10 if cpu.machine is WIDE else 5
+    sums = 10 if cpu.machine is AVX512 else 5
     f = Function(module, "peak", "pto")
     a, b = f.load("%pto"), f.load(f.at("%pto", 1))
     begin = [f.load(f.at("%pto", 2 + k)) for k in range(sums)]  # or they would be one sum

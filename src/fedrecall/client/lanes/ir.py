@@ -157,20 +157,26 @@ class Function:
         return self.op(f"load {self.vector}, ptr {address}, align {FLOAT}")
 
     def store_first(self, count: int, value: str, address: str) -> None:
-        """The first lanes only, to any address."""
+        """Of sixteen floats at any address, the first ones only."""
+        address = self.at(address, self._part, size=1)
         if count == LANES:
             self.do(f"store {self.vector} {value}, ptr {address}, align {FLOAT}")
             return
-        name = f"@llvm.masked.store.v{LANES}f32.p0"
+        numbers = ", ".join(f"i32 {lane}" for lane in range(self.lanes))
+        kept = f"<{numbers}>" 
+        name = f"@llvm.masked.store.v{self.lanes}f32.p0"
         self.module.declared.add(f"declare void {name}({self.vector}, ptr, i32 immarg, {self.mask})")
-        kept = ", ".join(f"i1 {int(lane < count)}" for lane in range(LANES))
-        self.do(f"call void {name}({self.vector} {value}, ptr {address}, i32 {FLOAT}, {self.mask} <{kept}>)")
+        left = self._whole(self.index(count, (self.op(f"sdiv i64 {self._part}, {FLOAT}"), -1)))
+        mask = self.op(f"icmp slt {self.whole} {kept}, {left}")
+        self.do(f"call void {name}({self.vector} {value}, ptr {address}, i32 {FLOAT}, {self.mask} {mask})")
+
+    def copy_float(self, source: str, target: str) -> None:
+        value = self.op(f"load float, ptr {source}, align {FLOAT}")
+        self.do(f"store float {value}, ptr {target}, align {FLOAT}")
 
     def spread(self, address: str) -> str:
         """One float of memory in every lane."""
-        return self.splat(self.op(f"load float, ptr {address}, align {FLOAT}"))
-
-    def splat(self, scalar: str) -> str:
+        scalar = self.op(f"load float, ptr {address}, align {FLOAT}")
         one = self.op(f"insertelement {self.vector} poison, float {scalar}, i32 0")
         same = f"{self.whole} zeroinitializer"
         return self.op(f"shufflevector {self.vector} {one}, {self.vector} poison, {same}")

@@ -12,7 +12,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import torch
 
-from fedrecall.client.lanes.kit import NARROW, WIDE, Machine
+from fedrecall.client.lanes.kit import AVX2, AVX512, NEON, Machine
 from fedrecall.client.lanes.object_cache import cached_object
 from fedrecall.errors import InputError
 
@@ -26,7 +26,7 @@ class Cpu:
     machine: Machine
 
 
-HASWELL = Cpu("haswell", "", NARROW)  # any x86 with AVX2 and FMA
+HASWELL = Cpu("haswell", "", AVX2)  # any x86 with AVX2 and FMA
 
 
 @lru_cache
@@ -42,10 +42,10 @@ def host() -> Cpu:
             "it would come to other numbers; choose local.step=exact"
         )
     if not (features.get("avx512f") and features.get("avx512vl")):
-        return Cpu(name, features.flatten(), NARROW)
+        return Cpu(name, features.flatten(), NEON if arm else AVX2)
     if torch.backends.cpu.get_cpu_capability() == "AVX2":  # as ATEN_CPU_CAPABILITY may ask for
         return HASWELL
-    return Cpu(name, features.flatten(), WIDE)
+    return Cpu(name, features.flatten(), AVX512)
 
 
 class Code:

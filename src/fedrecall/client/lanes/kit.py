@@ -5,28 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fedrecall.client.lanes.ir import FLOAT, LANES, UNIT, Function, Module, Number, Term
+from fedrecall.client.lanes.ir import FLOAT, LANES, UNIT, Function, Module, Number, Term, evenly
 from fedrecall.client.lanes.layers import Grid
 
 
 @dataclass(frozen=True)
 class Machine:
-    """How many floats a register has, and how many sums are held in registers. It decides how fast the code is, and
-    none of its bits.
+    """The registers of a processor. They decide how fast the code is, and none of its bits."""
 
-    These were the fastest of the blocks tried by benchmarks/lanes.py; one that does not fit costs half the speed.
-    """
+    lanes: int  # floats of a register
+    registers: int
 
-    lanes: int
-    products: tuple[int, int]  # of a convolution: output channels, positions
-    products_of_clients: tuple[int, int]  # the same, where weights are vectors too
-    sums: int  # of a convolution's weight gradient
-    outer: tuple[int, int]  # of a product of matrices
+    def block(self, rows: int, columns: int) -> tuple[int, int]:
+        """The largest block of sums, in which a product of so many rows and columns takes the least time."""
+        return min(self._blocks(), key=lambda block: cost(block, rows, columns))
+
+    def rows_beside(self, rows: int, columns: int) -> int:
+        """The same where a block has all columns."""
+        fitting = [block for block in self._blocks() if block[1] == columns]
+        return min(fitting, key=lambda block: cost(block, rows, columns), default=(1, columns))[0]
+
+    def _blocks(self) -> list[tuple[int, int]]:
+        """Those that stay in registers, with the values of the shorter side and one of the other. A block that
+        does not fit costs half the speed."""
+        sides = range(1, self.registers)
+        return [(q, p) for q in sides for p in sides if q * p + p < self.registers]
 
 
-WIDE = Machine(LANES, (6, 2), (6, 4), 15, (5, 5))  # 32 registers of sixteen floats: AVX-512
-NARROW = Machine(8, (4, 3), (4, 3), 10, (4, 3))  # 16 of eight: AVX2
-NEON = Machine(4, (6, 4), (6, 4), 15, (5, 5))  # 32 of four
+def cost(block: tuple[int, int], rows: int, columns: int) -> float:
+    """The work of a term of all sums: products, loads, and what a block costs by itself."""
+    each = ((q, p, a * b) for _, a, q in evenly(rows, block[0]) for _, b, p in evenly(columns, block[1]))
+    return sum(count * (q * p + (q + p) / 2 + 1) for q, p, count in each)
+
+
+AVX512 = Machine(LANES, 32)
+AVX2 = Machine(8, 16)
+NEON = Machine(4, 32)
 
 
 @dataclass(frozen=True)
@@ -37,10 +51,6 @@ class Kit:
     chunk: int  # samples (units) that go through the layers on images together; the order of sums depends on it
     machine: Machine
     module: Module = field(default_factory=Module)
-
-    @property
-    def products(self) -> tuple[int, int]:
-        return self.machine.products_of_clients if self.clients else self.machine.products
 
     @property
     def weight_size(self) -> int:
@@ -54,9 +64,15 @@ class Kit:
         place = self.weight_at(f, address, *terms)
         return f.load(place) if self.clients else f.spread(place)
 
+    # Weights that are packed: a float each, or of clients a part.
+
     def packed_at(self, f: Function, address: str, *terms: Term) -> str:
-        """Where a packed weight lies: a float, or that of the clients of one part."""
         return f.at(address, *terms, size=self.machine.lanes * FLOAT if self.clients else FLOAT)
+
+    def packed_block(self, f: Function, address: str, first: Number, size: int, count: int, part: Number) -> str:
+        """Where the weights of a block of `count` outputs begin, each with `size` of them."""
+        start = self.weight_at(f, address, (first, size))
+        return self.packed_at(f, start, (part, size * count)) if self.clients else start
 
     def packed(self, f: Function, address: str, index: int) -> str:
         place = self.packed_at(f, address, index)

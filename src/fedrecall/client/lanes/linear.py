@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fedrecall.client.lanes.ir import FLOAT, LANES, ZERO, Function, Number
 from fedrecall.client.lanes.kit import Kit
@@ -20,7 +21,7 @@ def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:
     """
     f = Function(kit.module, name, "px", "pw", "pb", "py")
     w, x = Factor("%pw", c.inputs, 1, floats=not kit.clients), Factor("%px", 1, units)
-    Product(kit, f, c.outputs, units, c.inputs, w, x).into(
+    Product(kit, f, w, x, c.outputs, units, c.inputs).store(
         lambda o, u: f.at("%py", (o, units), u),
         lambda o, u: ZERO if c.bias is None else kit.weight(f, "%pb", o),
         lambda value, o, u: f.where_positive(value, value) if c.relu else value,
@@ -36,7 +37,7 @@ def input_gradient(kit: Kit, name: str, c: Linear, units: int, *, after_relu: bo
     """
     f = Function(kit.module, name, "pg", "pw", "px", "pdx")
     w, g = Factor("%pw", 1, c.inputs, floats=not kit.clients), Factor("%pg", 1, units)
-    Product(kit, f, c.inputs, units, c.outputs, w, g).into(
+    Product(kit, f, w, g, c.inputs, units, c.outputs).store(
         lambda i, u: f.at("%pdx", (i, units), u),
         lambda i, u: ZERO,
         lambda value, i, u: f.where_positive(f.load(f.at("%px", (i, units), u)), value) if after_relu else value,
@@ -52,7 +53,7 @@ def weight_gradient(kit: Kit, name: str, c: Linear, units: int, give: Give, *mor
     """
     f = Function(kit.module, name, "pg", "px", *more)
     g, x = Factor("%pg", units, 1), Factor("%px", units, 1)
-    Product(kit, f, c.outputs, c.inputs, units, g, x).each(
+    Product(kit, f, g, x, c.outputs, c.inputs, units).give(
         lambda o, i: ZERO, lambda value, o, i: give(f, value, f.index(c.weight, (o, c.inputs), i))
     )
     if c.bias is not None:
@@ -86,39 +87,24 @@ def turned(kit: Kit, name: str, c: Linear, units: int) -> Function:
 def weight_gradient_of_one(kit: Kit, name: str, c: Linear, units: int) -> Function:
     """A sample in each lane: dw = g x^T into a plain vector, from x turned over, with features in the lanes.
 
-    for block of outputs, block of features:
+    for output, group of sixteen features:
         for sample: dw[output][feature] += g[output][sample] x[sample][feature]
     """
     f = Function(kit.module, name, "pg", "px", "pdw")
-    most_outputs, most_groups = kit.machine.outer
-    whole, rest = divmod(c.inputs, LANES)
-    samples, pitch = units * LANES, -(-c.inputs // LANES) * LANES
+    samples, whole, rest = units * LANES, c.inputs // LANES, c.inputs % LANES
+    g, x = Factor("%pg", samples, 1, floats=True), Factor("%px", 1, whole + bool(rest))
 
-    def block(o: Number, size: int, j: Number, count: int, kept: int) -> None:
-        first = f.index((j, LANES))
+    def groups(first: int, count: int, kept: int) -> None:
+        def end(value: str, o: Number, j: Number) -> None:
+            f.store_first(kept, value, f.at("%pdw", (o, c.inputs), (j, LANES), first * LANES, size=FLOAT))
 
-        def sample(s: Number, *sums: str) -> list[str]:
-            found = list(sums)
-            gs = [f.spread(f.at("%pg", (o, samples), s, q * samples, size=FLOAT)) for q in range(size)]
-            for p in range(count):
-                value = f.load(f.at("%px", (s, pitch), first, p * LANES, size=FLOAT))
-                for q in range(size):
-                    found[q * count + p] = f.fma(gs[q], value, found[q * count + p])
-            return found
+        own = replace(x, address=f.at("%px", first))
+        Product(kit, f, g, own, c.outputs, count, samples).give(lambda o, j: ZERO, end)
 
-        sums = f.loop(samples, sample, [ZERO] * (size * count))
-        for q in range(size):
-            for p in range(count):
-                to = f.at("%pdw", (o, c.inputs), first, q * c.inputs + p * LANES, size=FLOAT)
-                f.store_first(kept, sums[q * count + p], to)
-
-    def outputs(o: Number, size: int) -> None:
-        if whole:
-            f.blocks(whole, most_groups, lambda j, count: block(o, size, j, count, LANES))
-        if rest:
-            block(o, size, whole, 1, rest)
-
-    f.blocks(c.outputs, most_outputs, outputs)
+    if whole:
+        groups(0, whole, LANES)
+    if rest:
+        groups(whole, 1, rest)
     return f.done()
 
 

@@ -1,4 +1,4 @@
-"""Products of matrices in blocks that stay in registers."""
+"""Sums of products in blocks that stay in registers, and products of matrices by them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,41 @@ from dataclasses import dataclass
 from fedrecall.client.lanes.ir import FLOAT, LANES, UNIT, Function, Number, evenly
 from fedrecall.client.lanes.kit import Kit
 
-PANEL = 4  # blocks of rows
-NEAR = 256  # units that stay in the nearest cache beside all else
+NEAR = 256  # units that stay in the nearest cache, with room for others
+PANEL = 4  # blocks of rows of a product whose sums grow together
 
-Begin = Callable[[Number, Number], str]  # of a row and a column: what their sum begins with
-End = Callable[[str, Number, Number], object]  # of a sum, its row and its column: what becomes of it
+Begin = Callable[..., str]  # of a sum's place: its first value
+End = Callable[..., object]  # of a sum and its place: what becomes of it
+Terms = Callable[[Number, Number, Begin, End], None]  # adds some of the terms of all sums: the first, and how many
 
 
 def outer(f: Function, sums: Sequence[str], left: Sequence[str], right: Sequence[str]) -> list[str]:
     """sums[row][column] + left[row] right[column]; sums are one row after the other."""
     return [f.fma(a, b, sums[q * len(right) + p]) for q, a in enumerate(left) for p, b in enumerate(right)]
+
+
+def by_stretches(
+    f: Function, depth: int, stretch: int, *, every: Callable[[Callable[..., None]], None], terms: Terms,
+    out: Callable[..., str], begin: Begin, end: Callable[..., str],
+) -> None:  # fmt: skip
+    """Sums to memory. Between stretches of their terms they lie there too, so that what the terms of a stretch are
+    made of is used for all sums while it is near. `every` visits the places of all sums."""
+
+    def load(*at: Number) -> str:
+        return f.load(out(*at))
+
+    def store(value: str, *at: Number) -> None:
+        f.store(value, out(*at))
+
+    def some(s: Number) -> None:
+        first = f.index((s, stretch))
+        terms(first, f.smaller(stretch, f.index(depth, (first, -1))), load, store)
+
+    if depth <= stretch:
+        return terms(0, depth, begin, lambda value, *at: store(end(value, *at), *at))
+    every(lambda *at: store(begin(*at), *at))
+    f.loop(-(-depth // stretch), some)
+    every(lambda *at: store(end(load(*at), *at), *at))
 
 
 @dataclass(frozen=True)
@@ -38,75 +63,73 @@ class Factor:
 
 @dataclass(frozen=True)
 class Product:
-    """sums[row][column] = begin + the sum over k < depth of left[row][k] right[column][k]."""
+    """sums[row][column] = the sum over k < depth of left[row][k] right[column][k]."""
 
     kit: Kit
     f: Function
+    left: Factor
+    right: Factor
     rows: int
     columns: int
     depth: int
-    left: Factor
-    right: Factor
 
-    def each(self, begin: Begin, end: End) -> None:
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.kit.machine.block(self.rows, self.columns)
+
+    def give(self, begin: Begin, end: End) -> None:
         """
         for block of rows, block of columns, part of the units:
             for k: sums[row][column] += left[row][k] right[column][k]
         """
-        self.f.blocks(self.rows, self.kit.machine.outer[0], lambda row, size: self._row(row, size, begin, end))
+        self.f.blocks(self.rows, self.block[0], lambda q, rows: self._row(q, rows, 0, self.depth, begin, end))
 
-    def into(self, out: Begin, begin: Begin, end: Callable[[str, Number, Number], str]) -> None:
-        """Sums that lie at `out` meanwhile, so that what is used again and again stays in the nearest cache.
-
+    def store(self, out: Callable[..., str], begin: Begin, end: Callable[..., str]) -> None:
+        """
         for panel of rows, stretch of k:
             for block of rows, block of columns, part of the units:
                 for k of the stretch: sums[row][column] += left[row][k] right[column][k]
         """
         f = self.f
-        stretch = max(16, NEAR // self.columns)
-        if self.depth <= stretch or self.kit.machine.lanes == LANES:
-            return self.each(begin, lambda value, *at: f.store(end(value, *at), out(*at)))
+        if self.kit.machine.lanes == LANES:  # then blocks are so large that the second cache is fast enough
+            return self.give(begin, lambda value, *at: f.store(end(value, *at), out(*at)))
+        for start, count, size in evenly(self.rows, self.block[0]):
+            self._panels(start, count, size, out, begin, end)
 
-        def panel(first: Number, blocks: Number, size: int) -> None:
-            def every(do: Callable[[Number, Number], None]) -> None:
-                f.loop(f.index((blocks, size)), lambda r: f.loop(self.columns, lambda c: do(f.index(first, r), c)))
-
-            def some(s: Number) -> None:
-                k = f.index((s, stretch))
-                terms = k, f.smaller(stretch, f.index(self.depth, (k, -1)))
-                f.loop(blocks, lambda b: self._row(f.index(first, (b, size)), size, load, store, terms))
-
-            every(lambda *at: f.store(begin(*at), out(*at)))
-            f.loop(-(-self.depth // stretch), some)
-            every(lambda *at: store(end(load(*at), *at), *at))
-
-        def load(*at: Number) -> str:
-            return f.load(out(*at))
-
-        def store(value: str, *at: Number) -> None:
-            f.store(value, out(*at))
-
-        for start, count, size in evenly(self.rows, self.kit.machine.outer[0]):
-            def some_rows(j: Number, start=start, count=count, size=size) -> None:
-                panel(f.index(start, (j, PANEL * size)), f.smaller(PANEL, f.index(count, (j, -PANEL))), size)
-            f.loop(-(-count // PANEL), some_rows)
-
-    def _row(self, row: Number, rows: int, begin: Begin, end: End, terms: tuple[Number, Number] | None = None) -> None:
-        def block(column: Number, columns: int) -> None:
-            self.kit.parts(self.f, lambda _: self._block(row, rows, column, columns, begin, end, terms or (0, self.depth)))
-
-        self.f.blocks(self.columns, self.kit.machine.outer[1], block)
-
-    def _block(
-        self, row: Number, rows: int, column: Number, columns: int, begin: Begin, end: End, terms: tuple[Number, Number]
+    def _panels(
+        self, start: int, count: int, size: int, out: Callable[..., str], begin: Begin, end: Callable[..., str]
     ) -> None:
+        """So many blocks of rows of one size, from a row on."""
         f = self.f
-        places = [(f.index(row, q), f.index(column, p)) for q in range(rows) for p in range(columns)]
 
-        def term(i: Number, *sums: str) -> list[str]:
-            k = f.index(terms[0], i)
-            return outer(f, sums, self.left.values(f, row, rows, k), self.right.values(f, column, columns, k))
+        def panel(j: Number) -> None:
+            first, blocks = f.index(start, (j, PANEL * size)), f.smaller(PANEL, f.index(count, (j, -PANEL)))
 
-        sums = f.loop(terms[1], term, [begin(*at) for at in places])
-        for value, at in zip(sums, places):
-            end(value, *at)
+            def every(visit: Callable[..., None]) -> None:
+                rows = f.index((blocks, size))
+                f.loop(rows, lambda r: f.loop(self.columns, lambda c: visit(f.index(first, r), c)))
+
+            def terms(k: Number, number: Number, begin: Begin, end: End) -> None:
+                f.loop(blocks, lambda b: self._row(f.index(first, (b, size)), size, k, number, begin, end))
+
+            stretch = max(LANES, NEAR // self.columns)
+            by_stretches(f, self.depth, stretch, every=every, terms=terms, out=out, begin=begin, end=end)
+
+        f.loop(-(-count // PANEL), panel)
+
+    def _row(self, row: Number, rows: int, first: Number, terms: Number, begin: Begin, end: End) -> None:
+        """Some terms of the sums of a block of rows."""
+        f = self.f
+
+        def block(column: Number, columns: int) -> None:
+            places = [(f.index(row, q), f.index(column, p)) for q in range(rows) for p in range(columns)]
+
+            def term(i: Number, *sums: str) -> list[str]:
+                k = f.index(first, i)
+                return outer(f, sums, self.left.values(f, row, rows, k), self.right.values(f, column, columns, k))
+
+            sums = f.loop(terms, term, [begin(*at) for at in places])
+            for value, at in zip(sums, places):
+                end(value, *at)
+
+        f.blocks(self.columns, self.block[1], lambda p, size: self.kit.parts(f, lambda _: block(p, size)))
