@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedrecall.client.lanes import products
 from fedrecall.client.lanes.ir import LANES, UNIT, FLOAT, ZERO, Function, Number, evenly
 from fedrecall.client.lanes.kit import Kit, Positions, row_of
 from fedrecall.client.lanes.layers import Convolution, Grid
@@ -74,7 +75,7 @@ class Row:
                 for channel, row of taps, tap:
                     sums[output][position] += w[output][channel][tap] x[channel][position + tap]
         """
-        stretch = channels if self.kit.machine.lanes == LANES else max(1, NEAR * UNIT // self._bytes())
+        stretch = max(1, products.NEAR * UNIT // self._bytes()) if self.kit.by_stretches else channels
         by_stretches(
             self.f, channels, stretch, every=self._every, terms=self._some, out=out, begin=begin, end=end
         )
@@ -121,12 +122,14 @@ class Row:
         """A row of them."""
         f, outputs = self.f, self.block[0]
         x, w = f.at(x, (row, self.steps[1])), self._weights(w, (row, self.kernel[1]))
-        found = list(sums)
-        for t in taps:
-            ws = [self.kit.packed(f, w, t * outputs + q) for q in range(outputs)]
-            xs = [f.load(f.at(x, p * self.steps[2] + t * self.kit.chunk)) for p in range(size)]
-            found = outer(f, found, ws, xs)
-        return found
+
+        def tap(i: Number, *sums: str) -> list[str]:
+            t = f.index(i, taps.start)
+            image, weights = f.at(x, (t, self.kit.chunk)), self._weights(w, (t, 1))
+            ws = [self.kit.packed(f, weights, q) for q in range(outputs)]
+            return outer(f, sums, ws, [f.load(f.at(image, p * self.steps[2])) for p in range(size)])
+
+        return f.loop(len(taps), tap, sums)
 
     def _weights(self, w: str, taps: tuple[Number, int]) -> str:
         """So many taps further."""
@@ -294,7 +297,7 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
             o = f.index((j, outputs), first)
             f.loop(inputs, lambda i: f.loop(kh, lambda k: taps(row, f.index((j, inputs), i), o, count, k)))
 
-        f.blocks(outputs, kit.machine.rows_beside(outputs, kw), block)
+        f.blocks(outputs, kit.machine.rows_beside(kw), block)
 
     def whole_row(row: Number) -> None:
         if c.bias is not None:

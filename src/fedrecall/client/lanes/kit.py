@@ -20,10 +20,9 @@ class Machine:
         """The largest block of sums, in which a product of so many rows and columns takes the least time."""
         return min(self._blocks(), key=lambda block: cost(block, rows, columns))
 
-    def rows_beside(self, rows: int, columns: int) -> int:
-        """The same where a block has all columns."""
-        fitting = [block for block in self._blocks() if block[1] == columns]
-        return min(fitting, key=lambda block: cost(block, rows, columns), default=(1, columns))[0]
+    def rows_beside(self, columns: int) -> int:
+        """How many rows, where a block has all columns: of those tried, no more than twenty sums and columns."""
+        return max(1, min(self.registers - 1, 20) // columns - 1)
 
     def _blocks(self) -> list[tuple[int, int]]:
         """Those that stay in registers, with the values of the shorter side and one of the other. A block that
@@ -51,6 +50,11 @@ class Kit:
     chunk: int  # samples (units) that go through the layers on images together; the order of sums depends on it
     machine: Machine
     module: Module = field(default_factory=Module)
+
+    @property
+    def by_stretches(self) -> bool:
+        """Do products read so much for each block of sums that all but the nearest cache are too slow for them?"""
+        return self.clients and self.machine.lanes < LANES
 
     @property
     def weight_size(self) -> int:

@@ -91,7 +91,7 @@ class Product:
                 for k of the stretch: sums[row][column] += left[row][k] right[column][k]
         """
         f = self.f
-        if self.kit.machine.lanes == LANES:  # then blocks are so large that the second cache is fast enough
+        if not self.kit.by_stretches:
             return self.give(begin, lambda value, *at: f.store(end(value, *at), out(*at)))
         for start, count, size in evenly(self.rows, self.block[0]):
             self._panels(start, count, size, out, begin, end)
