@@ -48,7 +48,7 @@ def pack(kit: Kit, name: str, c: Convolution, *, back: bool) -> Function:
         o = f.index((group, outputs), first)
         f.parts(kit.machine.lanes if kit.clients else LANES, lambda part: block(o, source, count, part))
 
-    most, _ = kit.machine.block(outputs, MANY)
+    most, _ = kit.block(outputs, MANY)
     f.loop(c.groups, lambda g: f.blocks(outputs, most, lambda first, count: parts(g, first, count)))
     return f.done()
 
@@ -158,7 +158,7 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
     """
     f = Function(kit.module, name, "px", "pw", "pb", "py")
     inputs, outputs = c.group
-    most_outputs, most_positions = kit.machine.block(outputs, MANY)
+    most_outputs, most_positions = kit.block(outputs, MANY)
     at = Positions.between(kit.chunk, y.width, c.stride[1] * x.pitch, y.right)
     from_left = x.start - c.padding[0] * x.row - c.padding[1] * x.pitch
 
@@ -203,7 +203,7 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
     kh, kw = c.kernel
     above, beside = kh - 1 - c.padding[0], kw - 1 - c.padding[1]
     height, width = dx.height - kh + 1 + 2 * c.padding[0], dx.width - kw + 1 + 2 * c.padding[1]  # of stride 1
-    most_inputs, most_positions = kit.machine.block(inputs, MANY)
+    most_inputs, most_positions = kit.block(inputs, MANY)
     at = Positions.between(kit.chunk, dx.width, kit.chunk, dx.right)
     samples = kit.chunk if dx.right == kit.chunk else 1  # of a pixel, next to each other in a line
 

@@ -15,20 +15,21 @@ class Machine:
 
     lanes: int  # floats of a register
     registers: int
+    spare: int = 0  # registers that floats take which are spread over the lanes
 
-    def block(self, rows: int, columns: int) -> tuple[int, int]:
-        """The largest block of sums, in which a product of so many rows and columns takes the least time."""
-        return min(self._blocks(), key=lambda block: cost(block, rows, columns))
+    def block(self, rows: int, columns: int, *, spread: bool) -> tuple[int, int]:
+        """The largest block of sums, in which a product of so many rows and columns takes the least time.
+
+        It stays in registers, with a value of each column and one of a row: one that does not fit costs half the
+        speed.
+        """
+        room = self.registers - (self.spare if spread else 0)
+        fitting = [(q, p) for q in range(1, room) for p in range(1, room) if q * p + p < room]
+        return min(fitting, key=lambda block: cost(block, rows, columns))
 
     def rows_beside(self, columns: int) -> int:
         """How many rows, where a block has all columns: of those tried, no more than twenty sums and columns."""
         return max(1, min(self.registers - 1, 20) // columns - 1)
-
-    def _blocks(self) -> list[tuple[int, int]]:
-        """Those that stay in registers, with the values of the shorter side and one of the other. A block that
-        does not fit costs half the speed."""
-        sides = range(1, self.registers)
-        return [(q, p) for q in sides for p in sides if q * p + p < self.registers]
 
 
 def cost(block: tuple[int, int], rows: int, columns: int) -> float:
@@ -37,7 +38,7 @@ def cost(block: tuple[int, int], rows: int, columns: int) -> float:
     return sum(count * (q * p + (q + p) / 2 + 1) for q, p, count in each)
 
 
-AVX512 = Machine(LANES, 32)
+AVX512 = Machine(LANES, 32, spare=2)
 AVX2 = Machine(8, 16)
 NEON = Machine(4, 32)
 
@@ -55,6 +56,9 @@ class Kit:
     def by_stretches(self) -> bool:
         """Do products read so much for each block of sums that all but the nearest cache are too slow for them?"""
         return self.clients and self.machine.lanes < LANES
+
+    def block(self, rows: int, columns: int) -> tuple[int, int]:
+        return self.machine.block(rows, columns, spread=not self.clients)
 
     @property
     def weight_size(self) -> int:

@@ -75,7 +75,7 @@ class Product:
 
     @property
     def block(self) -> tuple[int, int]:
-        return self.kit.machine.block(self.rows, self.columns)
+        return self.kit.block(self.rows, self.columns)
 
     def give(self, begin: Begin, end: End) -> None:
         """
