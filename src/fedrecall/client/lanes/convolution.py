@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedrecall.client.lanes import products
-from fedrecall.client.lanes.ir import LANES, UNIT, FLOAT, ZERO, Function, Number, evenly
+from fedrecall.client.lanes.ir import FLOAT, LANES, UNIT, ZERO, Function, Number, evenly
 from fedrecall.client.lanes.kit import Kit, Positions, row_of
 from fedrecall.client.lanes.layers import Convolution, Grid
 from fedrecall.client.lanes.products import NEAR, Begin, End, by_stretches, outer
@@ -75,10 +74,8 @@ class Row:
                 for channel, row of taps, tap:
                     sums[output][position] += w[output][channel][tap] x[channel][position + tap]
         """
-        stretch = max(1, products.NEAR * UNIT // self._bytes()) if self.kit.by_stretches else channels
-        by_stretches(
-            self.f, channels, stretch, every=self._every, terms=self._some, out=out, begin=begin, end=end
-        )
+        stretch = max(1, NEAR * UNIT // self._bytes()) if self.kit.by_stretches else channels
+        by_stretches(self.f, channels, stretch, every=self._every, terms=self._some, out=out, begin=begin, end=end)
 
     def _bytes(self) -> int:
         """What a block of sums reads of a channel."""
@@ -94,14 +91,20 @@ class Row:
     def _some(self, first: Number, channels: Number, begin: Begin, end: End) -> None:
         """Some of the channels."""
         f, outputs = self.f, self.block[0]
-        x, w = f.at(self.x, (first, self.steps[0])), self._weights(self.w, (first, self.kernel[0] * self.kernel[1]))
+        x, w = (
+            f.at(self.x, (first, self.steps[0])),
+            self._weights(self.w, (first, self.kernel[0] * self.kernel[1])),
+        )
 
         def positions(n: Number, p: Number, size: int, taps: range) -> None:
             image = f.at(x, n, (p, self.at.source))
             places = [(q, n, f.index(p, s)) for q in range(outputs) for s in range(size)]
 
             def channel(i: Number, *sums: str) -> list[str]:
-                own, weights = f.at(image, (i, self.steps[0])), self._weights(w, (i, self.kernel[0] * self.kernel[1]))
+                own, weights = (
+                    f.at(image, (i, self.steps[0])),
+                    self._weights(w, (i, self.kernel[0] * self.kernel[1])),
+                )
                 return f.loop(self.rows, lambda r, *sums: self._taps(own, weights, r, size, taps, sums), sums)
 
             sums = f.loop(channels, channel, [begin(*place) for place in places])
@@ -118,7 +121,7 @@ class Row:
 
         f.loop(self.at.lines, line)
 
-    def _taps(self, x: str, w: str, row: Number, size: int, taps: range, sums) -> list[str]:
+    def _taps(self, x: str, w: str, row: Number, size: int, taps: range, sums: Sequence[str]) -> list[str]:
         """A row of them."""
         f, outputs = self.f, self.block[0]
         x, w = f.at(x, (row, self.steps[1])), self._weights(w, (row, self.kernel[1]))
@@ -306,5 +309,3 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
 
     f.loop(g.height, whole_row)
     return f.done()
-
-

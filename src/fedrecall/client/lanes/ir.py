@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import Any
 
 LANES = 16
@@ -106,11 +107,11 @@ class Function:
             total = self.op(f"add nsw i64 {total}, {other}")
         return total
 
-    def larger(self, a: Number, b: Number) -> str:
-        return self.op(f"select i1 {self.op(f'icmp sgt i64 {a}, {b}')}, i64 {a}, i64 {b}")
+    def _one_of(self, how: str, a: Number, b: Number) -> str:
+        return self.op(f"select i1 {self.op(f'icmp {how} i64 {a}, {b}')}, i64 {a}, i64 {b}")
 
-    def smaller(self, a: Number, b: Number) -> str:
-        return self.op(f"select i1 {self.op(f'icmp slt i64 {a}, {b}')}, i64 {a}, i64 {b}")
+    larger = partialmethod(_one_of, "sgt")
+    smaller = partialmethod(_one_of, "slt")
 
     def at(self, address: str, *terms: Term, size: int = UNIT) -> str:
         """The address of what is so many places further, of `size` bytes each."""
@@ -137,7 +138,7 @@ class Function:
         return "<" + ", ".join([f"float {real(value)}"] * self.lanes) + ">"
 
     def whole_constant(self, value: int) -> str:
-        return "<" + ", ".join([f"i32 {value}"] * self.lanes) + ">" if value else ZERO
+        return "<" + ", ".join([f"i32 {value}"] * self.lanes) + ">"
 
     def load(self, address: str) -> str:
         """Of a unit, the part at hand."""
@@ -157,18 +158,18 @@ class Function:
         return self.op(f"load {self.vector}, ptr {address}, align {FLOAT}")
 
     def store_first(self, count: int, value: str, address: str) -> None:
-        """Of sixteen floats at any address, the first ones only."""
+        """Of sixteen floats at any address, the part at hand, and of that what is among the first ones."""
         address = self.at(address, self._part, size=1)
         if count == LANES:
             self.do(f"store {self.vector} {value}, ptr {address}, align {FLOAT}")
             return
-        numbers = ", ".join(f"i32 {lane}" for lane in range(self.lanes))
-        kept = f"<{numbers}>" 
         name = f"@llvm.masked.store.v{self.lanes}f32.p0"
         self.module.declared.add(f"declare void {name}({self.vector}, ptr, i32 immarg, {self.mask})")
-        left = self._whole(self.index(count, (self.op(f"sdiv i64 {self._part}, {FLOAT}"), -1)))
-        mask = self.op(f"icmp slt {self.whole} {kept}, {left}")
-        self.do(f"call void {name}({self.vector} {value}, ptr {address}, i32 {FLOAT}, {self.mask} {mask})")
+        own = ", ".join(f"i32 {lane * FLOAT}" for lane in range(self.lanes))
+        kept = self.op(
+            f"icmp slt {self.whole} <{own}>, {self._whole(self.index(count * FLOAT, (self._part, -1)))}"
+        )
+        self.do(f"call void {name}({self.vector} {value}, ptr {address}, i32 {FLOAT}, {self.mask} {kept})")
 
     def copy_float(self, source: str, target: str) -> None:
         value = self.op(f"load float, ptr {source}, align {FLOAT}")
@@ -192,17 +193,13 @@ class Function:
     def load_whole(self, address: str) -> str:
         return self.op(f"load {self.whole}, ptr {address}, align {UNIT}")
 
-    def add(self, a: str, b: str) -> str:
-        return self.op(f"fadd {self.vector} {a}, {b}")
+    def _two(self, name: str, a: str, b: str) -> str:
+        return self.op(f"{name} {self.vector} {a}, {b}")
 
-    def sub(self, a: str, b: str) -> str:
-        return self.op(f"fsub {self.vector} {a}, {b}")
-
-    def mul(self, a: str, b: str) -> str:
-        return self.op(f"fmul {self.vector} {a}, {b}")
-
-    def div(self, a: str, b: str) -> str:
-        return self.op(f"fdiv {self.vector} {a}, {b}")
+    add = partialmethod(_two, "fadd")
+    sub = partialmethod(_two, "fsub")
+    mul = partialmethod(_two, "fmul")
+    div = partialmethod(_two, "fdiv")
 
     def fma(self, a: str, b: str, c: str) -> str:
         """a * b + c, rounded once."""
@@ -215,12 +212,14 @@ class Function:
 
     def equal(self, a: str, b: Number) -> str:
         """Where whole numbers are this one."""
-        return self.op(f"icmp eq {self.whole} {a}, {self.whole_constant(b) if isinstance(b, int) else self._whole(b)}")
+        return self.op(f"icmp eq {self.whole} {a}, {self._whole(b)}")
 
-    def _whole(self, number: str) -> str:
+    def _whole(self, number: Number) -> str:
+        """A whole number in every lane."""
+        if isinstance(number, int):
+            return self.whole_constant(number)
         one = self.op(f"insertelement {self.whole} poison, i32 {self.op(f'trunc i64 {number} to i32')}, i32 0")
-        same = f"{self.whole} zeroinitializer"
-        return self.op(f"shufflevector {self.whole} {one}, {self.whole} poison, {same}")
+        return self.op(f"shufflevector {self.whole} {one}, {self.whole} poison, {self.whole} zeroinitializer")
 
     def either(self, a: str, b: str) -> str:
         return self.op(f"or {self.mask} {a}, {b}")
@@ -308,7 +307,4 @@ class Function:
     def blocks(self, total: int, most: int, body: Callable[[Number, int], object]) -> None:
         """body(first, size) for nearly equal blocks of at most `most`; the size is known when code is written."""
         for start, count, size in evenly(total, most):
-            self._blocks(start, count, size, body)
-
-    def _blocks(self, start: int, count: int, size: int, body: Callable[[Number, int], object]) -> None:
-        self.loop(count, lambda i: body(self.index((i, size), start), size))
+            self.loop(count, lambda i, start=start, size=size: body(self.index((i, size), start), size))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
+from fedrecall.client.lanes.ends import Give
 from fedrecall.client.lanes.ir import FLOAT, LANES, ZERO, Function, Number
 from fedrecall.client.lanes.kit import Kit
 from fedrecall.client.lanes.layers import Linear
 from fedrecall.client.lanes.products import Factor, Product
-
-Give = Callable[[Function, str, Number], None]  # what is done with a gradient and its place in the vector
 
 
 def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:

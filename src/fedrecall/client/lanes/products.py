@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedrecall.client.lanes.ir import FLOAT, LANES, UNIT, Function, Number, evenly
+from fedrecall.client.lanes.ir import FLOAT, LANES, UNIT, Function, Number
 from fedrecall.client.lanes.kit import Kit
 
 NEAR = 256  # units that stay in the nearest cache, with room for others
@@ -90,32 +90,21 @@ class Product:
             for block of rows, block of columns, part of the units:
                 for k of the stretch: sums[row][column] += left[row][k] right[column][k]
         """
-        f = self.f
+        f, most = self.f, self.block[0]
         if not self.kit.by_stretches:
             return self.give(begin, lambda value, *at: f.store(end(value, *at), out(*at)))
-        for start, count, size in evenly(self.rows, self.block[0]):
-            self._panels(start, count, size, out, begin, end)
 
-    def _panels(
-        self, start: int, count: int, size: int, out: Callable[..., str], begin: Begin, end: Callable[..., str]
-    ) -> None:
-        """So many blocks of rows of one size, from a row on."""
-        f = self.f
-
-        def panel(j: Number) -> None:
-            first, blocks = f.index(start, (j, PANEL * size)), f.smaller(PANEL, f.index(count, (j, -PANEL)))
-
+        def panel(first: Number, rows: int) -> None:
             def every(visit: Callable[..., None]) -> None:
-                rows = f.index((blocks, size))
                 f.loop(rows, lambda r: f.loop(self.columns, lambda c: visit(f.index(first, r), c)))
 
-            def terms(k: Number, number: Number, begin: Begin, end: End) -> None:
-                f.loop(blocks, lambda b: self._row(f.index(first, (b, size)), size, k, number, begin, end))
+            def terms(k: Number, count: Number, begin: Begin, end: End) -> None:
+                f.blocks(rows, most, lambda q, size: self._row(f.index(first, q), size, k, count, begin, end))
 
             stretch = max(LANES, NEAR // self.columns)
             by_stretches(f, self.depth, stretch, every=every, terms=terms, out=out, begin=begin, end=end)
 
-        f.loop(-(-count // PANEL), panel)
+        f.blocks(self.rows, PANEL * most, panel)
 
     def _row(self, row: Number, rows: int, first: Number, terms: Number, begin: Begin, end: End) -> None:
         """Some terms of the sums of a block of rows."""
