@@ -60,8 +60,7 @@ class Function:
         head = ", ".join(f"{KINDS[a[0]]}{' noalias' * (KINDS[a[0]] == 'ptr')} %{a}" for a in arguments)
         self.lines = [f"define void @{name}({head}) noinline nounwind {{", "b0:"]
         self._block, self._names = "b0", 0
-        self.lanes = LANES  # of vectors: all of a unit, or those of a part
-        self._part: Number = 0  # where the part begins in a unit, in bytes
+        self._use(LANES, 0)
 
     # Text
 
@@ -122,17 +121,10 @@ class Function:
 
     # Vectors
 
-    @property
-    def vector(self) -> str:
-        return f"<{self.lanes} x float>"
-
-    @property
-    def whole(self) -> str:
-        return f"<{self.lanes} x i32>"
-
-    @property
-    def mask(self) -> str:
-        return f"<{self.lanes} x i1>"
+    def _use(self, lanes: int, part: Number) -> None:
+        """Vectors of so many lanes: all of a unit, or those of a part that begins `part` bytes in it."""
+        self.lanes, self._part = lanes, part
+        self.vector, self.whole, self.mask = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i1"))
 
     def constant(self, value: float) -> str:
         return "<" + ", ".join([f"float {real(value)}"] * self.lanes) + ">"
@@ -298,9 +290,9 @@ class Function:
         """body(part) for each part of so many lanes: within, what is loaded and stored is this part of units."""
 
         def part(i: Number) -> None:
-            self.lanes, self._part = lanes, self.index((i, lanes * FLOAT))
+            self._use(lanes, self.index((i, lanes * FLOAT)))
             body(i)
-            self.lanes, self._part = LANES, 0
+            self._use(LANES, 0)
 
         self.loop(LANES // lanes, part)
 

@@ -23,9 +23,12 @@ class Machine:
         It stays in registers, with a value of each column and one of a row: one that does not fit costs half the
         speed.
         """
-        room = self.registers - (self.spare if spread else 0)
+        room = self.room(spread=spread)
         fitting = [(q, p) for q in range(1, room) for p in range(1, room) if q * p + p < room]
         return min(fitting, key=lambda block: cost(block, rows, columns))
+
+    def room(self, *, spread: bool) -> int:
+        return self.registers - (self.spare if spread else 0)
 
     def rows_beside(self, columns: int) -> int:
         """How many rows, where a block has all columns: of those tried, no more than twenty sums and columns."""
@@ -52,6 +55,10 @@ class Kit:
     machine: Machine
     module: Module = field(default_factory=Module)
 
+    def columns_beside(self, rows: int) -> int:
+        """How many columns, where a block has so many rows."""
+        return max(1, (self.machine.room(spread=not self.clients) - 1) // (rows + 1))
+
     @property
     def by_stretches(self) -> bool:
         """Do products read so much for each block of sums that all but the nearest cache are too slow for them?"""
@@ -72,19 +79,28 @@ class Kit:
         place = self.weight_at(f, address, *terms)
         return f.load(place) if self.clients else f.spread(place)
 
-    # Weights that are packed: a float each, or of clients a part.
+    # Weights that are packed are a float each, or of clients that of a part.
+
+    @property
+    def packed_size(self) -> int:
+        return self.machine.lanes * FLOAT if self.clients else FLOAT
 
     def packed_at(self, f: Function, address: str, *terms: Term) -> str:
-        return f.at(address, *terms, size=self.machine.lanes * FLOAT if self.clients else FLOAT)
+        return f.at(address, *terms, size=self.packed_size)
 
-    def packed_block(self, f: Function, address: str, first: Number, size: int, count: int, part: Number) -> str:
-        """Where the weights of a block of `count` outputs begin, each with `size` of them."""
-        start = self.weight_at(f, address, (first, size))
-        return self.packed_at(f, start, (part, size * count)) if self.clients else start
+    def packed_part(self, f: Function, address: str, part: Number, count: int) -> str:
+        """The place of a part, of so many weights; floats are the same for all parts."""
+        return self.packed_at(f, address, (part, count)) if self.clients else address
 
     def packed(self, f: Function, address: str, index: int) -> str:
         place = self.packed_at(f, address, index)
         return f.load_here(place) if self.clients else f.spread(place)
+
+    def pack(self, f: Function, source: str, target: str) -> None:
+        if self.clients:
+            f.store_here(f.load(source), target)
+        else:
+            f.copy_float(source, target)
 
     def parts(self, f: Function, body: Callable[[Number], object]) -> None:
         f.parts(self.machine.lanes, body)
