@@ -35,8 +35,17 @@ def symbols(data: bytes) -> dict[str, bool]:
     return found
 
 
-@pytest.mark.parametrize("update", [None, Update(momentum=0.9, decay=0.01)])
-@pytest.mark.parametrize("name", ["convolutions with padding", pytest.param("lenet", marks=pytest.mark.slow)])
+UPDATE = Update(momentum=0.9, decay=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "update"),
+    [
+        ("convolutions with padding", UPDATE),
+        pytest.param("lenet", None, marks=pytest.mark.slow),
+        pytest.param("lenet", UPDATE, marks=pytest.mark.slow),
+    ],
+)
 def test_programs_compile_to_vectors_of_neon(target, name, update) -> None:
     program = Program(chain_of(FlatModel(net(name)), batch(name, 2)[0]), 4, NEON, update)
     machine = target_machine(target, Cpu("neoverse-n1", "", NEON))
