@@ -293,7 +293,7 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
     def whole_row(row: Number) -> None:
         if c.bias is not None:
             f.loop(c.outputs, lambda o: bias(o, row))
-        most = kit.machine.rows_beside(kw)
+        most = kit.rows_beside(kw)
         f.loop(c.groups, lambda j: f.blocks(outputs, most, lambda first, count: block(row, j, first, count)))
 
     f.loop(g.height, whole_row)

@@ -17,29 +17,6 @@ class Machine:
     registers: int
     spare: int = 0  # registers that floats take which are spread over the lanes
 
-    def block(self, rows: int, columns: int, *, spread: bool) -> tuple[int, int]:
-        """The largest block of sums, in which a product of so many rows and columns takes the least time.
-
-        It stays in registers, with a value of each column and one of a row: one that does not fit costs half the
-        speed.
-        """
-        room = self.room(spread=spread)
-        fitting = [(q, p) for q in range(1, room) for p in range(1, room) if q * p + p < room]
-        return min(fitting, key=lambda block: cost(block, rows, columns))
-
-    def room(self, *, spread: bool) -> int:
-        return self.registers - (self.spare if spread else 0)
-
-    def rows_beside(self, columns: int) -> int:
-        """How many rows, where a block has all columns: of those tried, no more than twenty sums and columns."""
-        return max(1, min(self.registers - 1, 20) // columns - 1)
-
-
-def cost(block: tuple[int, int], rows: int, columns: int) -> float:
-    """The work of a term of all sums: products, loads, and what a block costs by itself."""
-    each = ((q, p, a * b) for _, a, q in evenly(rows, block[0]) for _, b, p in evenly(columns, block[1]))
-    return sum(count * (q * p + (q + p) / 2 + 1) for q, p, count in each)
-
 
 AVX512 = Machine(LANES, 32, spare=2)
 AVX2 = Machine(8, 16)
@@ -55,17 +32,37 @@ class Kit:
     machine: Machine
     module: Module = field(default_factory=Module)
 
+    # Blocks of sums that stay in registers, with a value of each column and one of a row: one that does not fit
+    # costs half the speed.
+
+    @property
+    def registers(self) -> int:
+        return self.machine.registers - (0 if self.clients else self.machine.spare)
+
+    def block(self, rows: int, columns: int) -> tuple[int, int]:
+        """The block by which a product of so many rows and columns takes the least time: benchmarks/lanes.py."""
+        sides = range(1, self.registers)
+        fitting = [(q, p) for q in sides for p in sides if (q + 1) * p < self.registers]
+        return min(fitting, key=lambda block: cost(block, rows, columns))
+
     def columns_beside(self, rows: int) -> int:
-        """How many columns, where a block has so many rows."""
-        return max(1, (self.machine.room(spread=not self.clients) - 1) // (rows + 1))
+        """The columns of a block of so many rows."""
+        return max(1, (self.registers - 1) // (rows + 1))
+
+    def rows_beside(self, columns: int) -> int:
+        """The rows of a block of so many columns, whose sums come from memory: larger ones were no faster."""
+        return max(1, min(self.registers - 1, 20) // columns - 1)
 
     @property
     def by_stretches(self) -> bool:
-        """Do products read so much for each block of sums that all but the nearest cache are too slow for them?"""
+        """Do blocks of sums read so much that all but the nearest cache are too slow for them?"""
         return self.clients and self.machine.lanes < LANES
 
-    def block(self, rows: int, columns: int) -> tuple[int, int]:
-        return self.machine.block(rows, columns, spread=not self.clients)
+    def parts(self, f: Function, body: Callable[[Number], object]) -> None:
+        """body(part) for the parts of units that fit into a register."""
+        f.parts(self.machine.lanes, body)
+
+    # Weights
 
     @property
     def weight_size(self) -> int:
@@ -102,8 +99,11 @@ class Kit:
         else:
             f.copy_float(source, target)
 
-    def parts(self, f: Function, body: Callable[[Number], object]) -> None:
-        f.parts(self.machine.lanes, body)
+
+def cost(block: tuple[int, int], rows: int, columns: int) -> float:
+    """The work of a term of all sums: products, loads, and what a block costs by itself."""
+    each = ((q, p, a * b) for _, a, q in evenly(rows, block[0]) for _, b, p in evenly(columns, block[1]))
+    return sum(count * (q * p + (q + p) / 2 + 1) for q, p, count in each)
 
 
 @dataclass(frozen=True)
