@@ -89,8 +89,14 @@ class Row:
 
     @property
     def positions(self) -> int:
-        """Of a block of sums."""
-        return self.kit.columns_beside(self.outputs)
+        """Of a block of sums: large ones are faster, but at the edges they need more taps."""
+
+        def work(most: int) -> float:
+            blocks = alike(self.at.length, most, self.useful)
+            each = ((times * len(self.useful(start, size)), size) for start, times, size in blocks)
+            return sum(taps * self.kit.cost(self.outputs, size) for taps, size in each)
+
+        return min(range(1, self.kit.columns_beside(self.outputs) + 1), key=work)
 
     def _stretch(self, channels: int) -> int:
         """So many channels that all which a block of sums reads of them stays near."""
@@ -277,13 +283,13 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
     def taps(row: Number, group: Number, first: Number, count: int, i: Number, ky: Number) -> None:
         o = f.index((group, outputs), first)
         start = f.at("%pdw", (o, inputs * c.taps), i, (ky, kw * inputs))
-        places = [f.at(start, q * inputs * c.taps + t * inputs) for q in range(count) for t in range(kw)]
+        places = [f.at(start, q * inputs * c.taps + t * inputs) for t in range(kw) for q in range(count)]
         image = f.at(under_taps(f, c, x, f.index((group, inputs), i), row), (ky, x.row))
         values = row_of(f, "%pg", g, o, row)
 
         def term(n: Number, p: Number, *sums: str) -> list[str]:
             gs = [f.load(f.at(values, n, (p, at.target), q * g.channel)) for q in range(count)]
-            return outer(f, sums, gs, [f.load(f.at(image, n, (p, at.source), t * x.pitch)) for t in range(kw)])
+            return outer(f, sums, [f.load(f.at(image, n, (p, at.source), t * x.pitch)) for t in range(kw)], gs)
 
         kit.parts(f, lambda _: add(places, term))
 

@@ -43,7 +43,16 @@ class Kit:
         """The block by which a product of so many rows and columns takes the least time: benchmarks/lanes.py."""
         sides = range(1, self.registers)
         fitting = [(q, p) for q in sides for p in sides if (q + 1) * p < self.registers]
-        return min(fitting, key=lambda block: cost(block, rows, columns))
+
+        def work(most: tuple[int, int]) -> float:
+            each = ((a * b, q, p) for _, a, q in evenly(rows, most[0]) for _, b, p in evenly(columns, most[1]))
+            return sum(count * self.cost(q, p) for count, q, p in each)
+
+        return min(fitting, key=work)
+
+    def cost(self, rows: int, columns: int) -> float:
+        """The work of a term of a block's sums: products, and loads. Weights of clients come from far away."""
+        return rows * columns + (rows + columns + 2) / (2 if self.clients else 4)
 
     def columns_beside(self, rows: int) -> int:
         """The columns of a block of so many rows."""
@@ -98,12 +107,6 @@ class Kit:
             f.store_here(f.load(source), target)
         else:
             f.copy_float(source, target)
-
-
-def cost(block: tuple[int, int], rows: int, columns: int) -> float:
-    """The work of a term of all sums: products, loads, and what a block costs by itself."""
-    each = ((q, p, a * b) for _, a, q in evenly(rows, block[0]) for _, b, p in evenly(columns, block[1]))
-    return sum(count * (q * p + (q + p) / 2 + 1) for q, p, count in each)
 
 
 @dataclass(frozen=True)
