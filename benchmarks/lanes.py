@@ -27,8 +27,8 @@ from fedrecall.client import step as steps
 from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.ir import LANES, Function, Module
 from fedrecall.client.lanes.jit import HASWELL, Code, Cpu, host
-from fedrecall.client.lanes.kit import WIDE
-from fedrecall.client.lanes.layers import Convolution, Grid
+from fedrecall.client.lanes.kit import AVX512
+from fedrecall.client.lanes.layers import Convolution
 from fedrecall.client.lanes.program import Program, Update
 from fedrecall.client.step import Step
 from fedrecall.models.lenet import lenet
@@ -121,23 +121,30 @@ def ratio(module: nn.Module, shape: tuple[int, ...], batch: int) -> float:
 
 def kernels(program: Program) -> list[tuple[Function, int, int]]:
     """Each kernel with its operations a call and its calls a step."""
-    units, chunks, chunk = program.units, program.chunks, program.kit.chunk
-    found: list[tuple[Function, int, int]] = [(program.gather, 0, units)]
-    for j, layer in enumerate(program.spatial):
-        work = 0
-        if isinstance(layer, Convolution):
-            grid: Grid = program.grids[j + 1]
-            work = 2 * layer.outputs * layer.group[0] * layer.taps * grid.height * grid.width * chunk * LANES
-        found += [(kernel, 0, 1) for kernel in program.packs.get(j, [])]
-        found += [(program.spatial_forward[j], work, chunks)]
-        found += [(kernel, work, chunks) for kernel in program.spatial_backward.get(j, [])]
-    for i, layer in enumerate(program.chain.linear):
-        work = 2 * layer.inputs * layer.outputs * units * LANES
-        found.append((program.linear_forward[i], work, 1))
-        found += [(program.linear_input[i], work, 1)] if i in program.linear_input else []
-        found += [(program.turned[i], 0, 1)] if program.turned else []
-        found.append((program.linear_weights[i], work, 1))
+    found = [(program.gather, 0, program.units)]
+    for calls, times in (
+        (program.packs, 1),
+        (program.images_there, program.chunks),
+        (program.images_back, program.chunks),
+        (program.features_there, 1),
+        (program.features_back, 1),
+    ):
+        found += [(call.kernel, work(program, call.kernel.name), times) for call in calls]
     return found
+
+
+def work(program: Program, name: str) -> int:
+    """The products and sums of a kernel, which is named after its kind and the number of its layer."""
+    kind, _, number = name.rpartition("_")
+    if kind in ("convolution", "convolution_weights", "convolution_input"):
+        layer, grid = program.spatial[int(number)], program.grids[int(number) + 1]
+        assert isinstance(layer, Convolution)
+        pixels = grid.height * grid.width * program.kit.chunk
+        return 2 * layer.outputs * layer.group[0] * layer.taps * pixels * LANES
+    if kind in ("linear", "linear_weights", "linear_input"):
+        matrix = program.chain.linear[int(number)]
+        return 2 * matrix.inputs * matrix.outputs * program.units * LANES
+    return 0
 
 
 def caller(code: Code, kernel: Function) -> Callable[[], None]:
@@ -179,7 +186,7 @@ def duration(call: Callable[[], None]) -> float:
 def peak(cpu: Cpu) -> float:
     """GFLOP/s of products and sums that never leave the registers."""
     module, rounds = Module(), 1_000_000
-    sums = 10 if cpu.machine is WIDE else 5
+    sums = 10 if cpu.machine is AVX512 else 5
     f = Function(module, "peak", "pto")
     a, b = f.load("%pto"), f.load(f.at("%pto", 1))
     begin = [f.load(f.at("%pto", 2 + k)) for k in range(sums)]  # or they would be one sum

@@ -100,10 +100,14 @@ def test_models_of_clients_own_train_in_lanes(tmp_path) -> None:
 
 
 def test_what_is_not_in_the_kernels_is_mapped_and_said(tmp_path) -> None:
-    lanes, notes = run(tmp_path, "vectorised", algorithm=Scaffold())
-    exact, _ = run(tmp_path, "vectorised", "exact", algorithm=Scaffold())
-    (note,) = notes
+    _, (note,) = run(tmp_path, "vectorised", algorithm=Scaffold(), local={"epochs": 1})
     assert note == "clients train by a mapped step and not in lanes: the algorithm changes gradients or the loss"
+
+
+@pytest.mark.slow
+def test_what_is_mapped_comes_to_what_exact_steps_come_to(tmp_path) -> None:
+    lanes, _ = run(tmp_path, "vectorised", algorithm=Scaffold())
+    exact, _ = run(tmp_path, "vectorised", "exact", algorithm=Scaffold())
     assert distance(exact, lanes) < 1e-5
 
 

@@ -20,6 +20,7 @@ from fedrecall.client.step import Compared, Step
 from fedrecall.labels import Labels
 from fedrecall.vector import FlatModel
 
+SMALL = "convolutions with padding"
 LABELS = Labels(torch.arange(5), torch.arange(5) / 10)
 
 
@@ -58,8 +59,8 @@ def test_code_for_avx2_has_the_bits_of_this_processors(name) -> None:
 
 
 def test_the_lane_of_a_sample_changes_nothing_but_the_order_of_sums() -> None:
-    x, target = batch("lenet", 16)
-    step = LanesStep(step_of(net("lenet"), batch_size=16), x)
+    x, target = batch(SMALL, 16)
+    step = LanesStep(step_of(net(SMALL), batch_size=16), x)
     step(x, target, {}, Compared())
     logits = step._logits[:, :16].clone()
     for turned in (x.flip(0), x.roll(5, 0)):
@@ -68,8 +69,8 @@ def test_the_lane_of_a_sample_changes_nothing_but_the_order_of_sums() -> None:
 
 
 def test_threads_at_the_same_time_have_the_bits_of_one_alone() -> None:
-    x, target = batch("lenet", 40)
-    steps = [LanesStep(step_of(net("lenet")), x) for _ in range(2)]
+    x, target = batch(SMALL, 40)
+    steps = [LanesStep(step_of(net(SMALL)), x) for _ in range(2)]
     alone = gradient(steps[0], x, target)
     found: dict[int, list[Tensor]] = {}
 
@@ -85,8 +86,8 @@ def test_threads_at_the_same_time_have_the_bits_of_one_alone() -> None:
 
 
 def test_a_smaller_batch_after_a_diverged_one_is_clean() -> None:
-    x, target = batch("lenet", 40)
-    step = LanesStep(step_of(net("lenet")), x)
+    x, target = batch(SMALL, 40)
+    step = LanesStep(step_of(net(SMALL)), x)
     clean = gradient(step, x[:9], target[:9])
     w = step._flat.w.clone()
     step._flat.w.fill_(float("nan"))
@@ -96,7 +97,7 @@ def test_a_smaller_batch_after_a_diverged_one_is_clean() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["lenet", "overlapping windows and means"])
+@pytest.mark.parametrize("name", [SMALL, "overlapping windows and means"])
 def test_what_is_not_finite_spreads_as_in_torch(name, value) -> None:
     x, target = batch(name, 20)
     step = step_of(net(name))
@@ -127,12 +128,12 @@ def walk(step: Step, name: str, steps: int = 6, nudge: float = 0.0) -> Tensor:
 @pytest.mark.parametrize("objective", [CrossEntropy(), WSM(smoothing=0.1), WSM(distill=0.5), FedNTD()])
 def test_steps_in_lanes_are_as_near_to_exact_ones_as_these_are_from_nudged_weights(objective) -> None:
     """In a max-pooling, rounding may decide which of two values is the largest: near to the bit it cannot be."""
-    module = net("lenet")
+    module = net(SMALL)
     start = FlatModel(copy.deepcopy(module)).w
     step = step_of(module, objective)
-    lanes = walk(step, "lenet")
+    lanes = walk(step, SMALL)
     assert (step.way, step.note) == ("lanes", None)
-    exact, nudged = (walk(step_of(module, objective, step="exact"), "lenet", nudge=n) for n in (0.0, 1e-7))
+    exact, nudged = (walk(step_of(module, objective, step="exact"), SMALL, nudge=n) for n in (0.0, 1e-7))
     assert (lanes - exact).norm() <= max(4 * (nudged - exact).norm(), 1e-5 * (exact - start).norm())
 
 

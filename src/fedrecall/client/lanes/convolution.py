@@ -2,183 +2,208 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from fedrecall.client.lanes.ir import FLOAT, UNIT, VECTOR, ZERO, Function, Number, evenly
+from fedrecall.client.lanes.ir import UNIT, ZERO, Function, Number, evenly
 from fedrecall.client.lanes.kit import Kit, Positions, row_of
 from fedrecall.client.lanes.layers import Convolution, Grid
+from fedrecall.client.lanes.products import NEAR, Begin, End, by_stretches, outer
+
+MANY = 60  # positions: blocks of channels are chosen as if a row had so many
+
+Useful = Callable[[int, int], range]  # the taps that some positions need: of the first of them, and their number
+
+
+def every_block(
+    kit: Kit, f: Function, groups: int, outputs: int, depth: int, packed: str,
+    body: Callable[[Number, Number, int, str], object],
+) -> None:  # fmt: skip
+    """body(group, first output of the group, how many, their packed weights) for all blocks of output channels,
+    and for all parts of the units. `depth` are the weights of an output."""
+
+    def block(group: Number, first: Number, count: int) -> None:
+        weights = kit.weight_at(f, packed, (group, outputs * depth), (first, depth))
+        kit.parts(f, lambda part: body(group, first, count, kit.packed_part(f, weights, part, count * depth)))
+
+    most, _ = kit.block(outputs, MANY)
+    f.loop(groups, lambda j: f.blocks(outputs, most, lambda first, count: block(j, first, count)))
 
 
 def pack(kit: Kit, name: str, c: Convolution, *, back: bool) -> Function:
-    """Weights [output][tap][input] in the order in which a kernel reads them: [block][input][tap][output].
+    """Weights [output][tap][input] in the order in which a kernel reads them: [block][part][input][tap][output].
 
     `back`: for the gradient of the input, which is a convolution with outputs and inputs exchanged and the taps
     turned round.
 
-        for group, block of outputs, input, tap, output of the block
+    for group, block of outputs, part, input, tap, output of the block
     """
     f = Function(kit.module, name, "pw", "pto")
     inputs, outputs = c.group
-    own, other = (1, inputs * c.taps) if back else (inputs * c.taps, 1)  # from an output, an input to the next
+    own, other = inputs * c.taps, 1  # from an output to the next, from an input
     if back:
-        inputs, outputs = outputs, inputs
-    kind, size = (VECTOR, UNIT) if kit.clients else ("float", FLOAT)
+        inputs, outputs, own, other = outputs, inputs, other, own
 
-    def block(group: Number, first: Number, count: int) -> None:
+    def block(group: Number, first: Number, count: int, target: str) -> None:
         source = kit.weight_at(f, "%pw", (group, inputs * outputs * c.taps), (first, own))
-        target = kit.weight_at(f, "%pto", (group, inputs * outputs * c.taps), (first, inputs * c.taps))
 
         def tap(i: Number, t: Number) -> None:
             turned = f.index((t, -1), c.taps - 1) if back else t
-            for o in range(count):
-                at = kit.weight_at(f, source, (i, other), (turned, c.group[0]), o * own)
-                value = f.op(f"load {kind}, ptr {at}, align {size}")
-                at = kit.weight_at(f, target, (i, c.taps * count), (t, count), o)
-                f.do(f"store {kind} {value}, ptr {at}, align {size}")
+            for q in range(count):
+                at = kit.weight_at(f, source, (i, other), (turned, c.group[0]), q * own)
+                kit.pack(f, at, kit.packed_at(f, target, (i, c.taps * count), (t, count), q))
 
         f.loop(inputs, lambda i: f.loop(c.taps, lambda t: tap(i, t)))
 
-    most = kit.products[0]
-    f.loop(c.groups, lambda g: f.blocks(outputs, most, lambda first, count: block(g, first, count)))
+    every_block(kit, f, c.groups, outputs, inputs * c.taps, "%pto", block)
     return f.done()
 
 
-def products(
-    kit: Kit, f: Function, sums: list[str], block: tuple[int, int], *, x: str, steps: tuple[int, int, int], w: str,
-    channels: int, rows: Number, kernel: tuple[int, int], taps: range,
-) -> list[str]:  # fmt: skip
-    """sums[output][position] += w x, over channels, `rows` rows of taps and the `taps` of each.
+@dataclass(frozen=True)
+class Row:
+    """A row of a convolution's output, of a block of its channels and a part of the units."""
 
-    `steps` are the units from a channel, a row and a position of x to the next.
-    """
-    outputs, positions = block
+    kit: Kit
+    f: Function
+    outputs: int  # channels of the block
+    at: Positions
+    x: str  # of the first input channel, the pixel under the first tap
+    steps: tuple[int, int]  # units from a channel and a row of x to the next
+    w: str  # the block's packed weights
+    kernel: tuple[int, int]
+    rows: Number  # of taps, as they may lie beside x
+    useful: Useful
 
-    def row(x: str, w: str, *sums: str) -> list[str]:
-        found = list(sums)
-        for t in taps:
-            ws = [kit.weight(f, w, t * outputs + o) for o in range(outputs)]
-            for p in range(positions):
-                value = f.load(f.at(x, p * steps[2] + t * kit.chunk))
-                for o in range(outputs):
-                    found[o * positions + p] = f.fma(ws[o], value, found[o * positions + p])
-        return found
+    def store(self, channels: int, out: Callable[..., str], begin: Begin, end: Callable[..., str]) -> None:
+        """Places are (output of the block, line, position).
 
-    def channel(i: Number, *sums: str) -> list[str]:
-        image, own = f.at(x, (i, steps[0])), kit.weight_at(f, w, (i, kernel[0] * kernel[1] * outputs))
-        return f.loop(
-            rows,
-            lambda r, *sums: row(
-                f.at(image, (r, steps[1])), kit.weight_at(f, own, (r, kernel[1] * outputs)), *sums
-            ),
-            sums,
-        )
+        for stretch of input channels:
+            for line, block of positions:
+                for channel, row of taps, tap:
+                    sums[output][position] += w[output][channel][tap] x[channel][position + tap]
+        """
+        by_stretches(
+            self.f, channels, self._stretch(channels), every=self._every, terms=self._some,
+            out=out, begin=begin, end=end,
+        )  # fmt: skip
 
-    return f.loop(channels, channel, sums)
+    @property
+    def positions(self) -> int:
+        """Of a block of sums: large ones are faster, but at the edges they need more taps."""
+
+        def work(most: int) -> float:
+            blocks = alike(self.at.length, most, self.useful)
+            each = ((times * len(self.useful(start, size)), size) for start, times, size in blocks)
+            return sum(taps * self.kit.cost(self.outputs, size) for taps, size in each)
+
+        return min(range(1, self.kit.columns_beside(self.outputs) + 1), key=work)
+
+    def _stretch(self, channels: int) -> int:
+        """So many channels that all which a block of sums reads of them stays near."""
+        height, width = self.kernel
+        pixels = height * (self.positions + (width - 1) * self.kit.chunk)
+        each = height * width * self.outputs * self.kit.packed_size + pixels * UNIT
+        return max(1, NEAR * UNIT // each) if self.kit.by_stretches else channels
+
+    def _every(self, visit: Callable[..., None]) -> None:
+        def position(n: Number, p: Number) -> None:
+            for q in range(self.outputs):
+                visit(q, n, p)
+
+        self.f.loop(self.at.lines, lambda n: self.f.loop(self.at.length, lambda p: position(n, p)))
+
+    def _some(self, first: Number, channels: Number, begin: Begin, end: End) -> None:
+        """The terms of some channels."""
+        f, taps = self.f, self.kernel[0] * self.kernel[1]
+        x, w = f.at(self.x, (first, self.steps[0])), self._further(self.w, first, taps)
+
+        def block(n: Number, p: Number, size: int, useful: range) -> None:
+            places = [(q, n, f.index(p, s)) for q in range(self.outputs) for s in range(size)]
+            image = f.at(x, n, (p, self.at.source))
+
+            def channel(i: Number, *sums: str) -> list[str]:
+                own, weights = f.at(image, (i, self.steps[0])), self._further(w, i, taps)
+                return f.loop(self.rows, lambda r, *sums: self._taps(own, weights, r, size, useful, sums), sums)
+
+            for value, place in zip(f.loop(channels, channel, [begin(*place) for place in places]), places):
+                end(value, *place)
+
+        def run(n: Number, start: int, times: int, size: int) -> None:
+            useful = self.useful(start, size)
+            f.loop(times, lambda i: block(n, f.index((i, size), start), size, useful))
+
+        def line(n: Number) -> None:
+            for start, times, size in alike(self.at.length, self.positions, self.useful):
+                run(n, start, times, size)
+
+        f.loop(self.at.lines, line)
+
+    def _taps(self, x: str, w: str, row: Number, size: int, useful: range, sums: Sequence[str]) -> list[str]:
+        """The terms of a row of taps."""
+        f = self.f
+        x, w = f.at(x, (row, self.steps[1])), self._further(w, row, self.kernel[1])
+
+        def tap(i: Number, *sums: str) -> list[str]:
+            t = f.index(i, useful.start)
+            weights, pixel = self._further(w, t, 1), f.at(x, (t, self.kit.chunk))
+            ws = [self.kit.packed(f, weights, q) for q in range(self.outputs)]
+            return outer(f, sums, ws, [f.load(f.at(pixel, p * self.at.source)) for p in range(size)])
+
+        return f.loop(len(useful), tap, sums)
+
+    def _further(self, w: str, number: Number, taps: int) -> str:
+        """Packed weights behind those of so many times so many taps."""
+        return self.kit.packed_at(self.f, w, (number, taps * self.outputs))
+
+
+def alike(length: int, most: int, useful: Useful) -> list[tuple[int, int, int]]:
+    """Blocks of positions, those next to each other of one size and with the same taps as one entry: where they
+    begin, how many, and their size."""
+    found: list[tuple[int, int, int]] = []
+    for start, count, size in evenly(length, most):
+        for first in range(start, start + count * size, size):
+            if found and found[-1][2] == size and useful(found[-1][0], size) == useful(first, size):
+                found[-1] = (found[-1][0], found[-1][1] + 1, size)
+            else:
+                found.append((first, 1, size))
+    return found
 
 
 def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
     """y = ReLU(bias + w * x), of a chunk; `w` is packed.
 
-    for group, block of outputs, row, line, block of positions:
-        for input, row of taps, tap:
-            y[output][position] += w[output][input][tap] x[input][position + tap]
+    for group, block of outputs, part, row:
+        for position, input, tap: y[output][position] += w[output][input][tap] x[input][position + tap]
     """
     f = Function(kit.module, name, "px", "pw", "pb", "py")
     inputs, outputs = c.group
-    most_outputs, most_positions = kit.products
     at = Positions.between(kit.chunk, y.width, c.stride[1] * x.pitch, y.right)
-    from_left = x.start - c.padding[0] * x.row - c.padding[1] * x.pitch
 
-    def block(group: Number, first: Number, count: int) -> None:
+    def block(group: Number, first: Number, count: int, w: str) -> None:
         o = f.index((group, outputs), first)
-        start = [ZERO if c.bias is None else kit.weight(f, "%pb", o, q) for q in range(count)]
-        w = kit.weight_at(f, "%pw", (o, inputs * c.taps))
+        bias = [ZERO if c.bias is None else kit.weight(f, "%pb", o, q) for q in range(count)]
 
-        def positions(row: Number, line: Number, p: Number, size: int) -> None:
-            image = f.at(
-                "%px", from_left, (group, inputs * x.channel), (row, c.stride[0] * x.row), line, (p, at.source)
+        def row(r: Number) -> None:
+            image = under_taps(f, c, x, f.index((group, inputs)), r)
+            to = row_of(f, "%py", y, o, r)
+            steps, taps = (x.channel, x.row), range(c.kernel[1])
+            Row(kit, f, count, at, image, steps, w, c.kernel, c.kernel[0], lambda p, size: taps).store(
+                inputs,
+                out=lambda q, n, p: f.at(to, n, (p, at.target), q * y.channel),
+                begin=lambda q, n, p: bias[q],
+                end=lambda value, q, n, p: f.where_positive(value, value) if c.relu else value,
             )
-            sums = products(
-                kit, f, [start[q] for q in range(count) for _ in range(size)], (count, size),
-                x=image, steps=(x.channel, x.row, at.source), w=w,
-                channels=inputs, rows=c.kernel[0], kernel=c.kernel, taps=range(c.kernel[1]),
-            )  # fmt: skip
-            to = f.at(row_of(f, "%py", y, o, row), line, (p, at.target))
-            for q in range(count):
-                for s in range(size):
-                    value = sums[q * size + s]
-                    value = f.where_positive(value, value) if c.relu else value
-                    f.store(value, f.at(to, q * y.channel + s * at.target))
 
-        def line(row: Number, n: Number) -> None:
-            f.blocks(at.length, most_positions, lambda p, size: positions(row, n, p, size))
+        f.loop(y.height, row)
 
-        f.loop(y.height, lambda row: f.loop(at.lines, lambda n: line(row, n)))
-
-    f.loop(c.groups, lambda g: f.blocks(outputs, most_outputs, lambda o, count: block(g, o, count)))
+    every_block(kit, f, c.groups, outputs, inputs * c.taps, "%pw", block)
     return f.done()
 
 
-def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Function:
-    """dw and db of a chunk, added to what is there; g is the gradient of the output, before ReLU.
-
-    for row of g, group:
-        for block of outputs, input, row of taps:
-            for line, position, tap: dw[output][input][tap] += g[output][position] x[input][position + tap]
-    """
-    f = Function(kit.module, name, "px", "pg", "pdw", "pdb")
-    inputs, outputs = c.group
-    kh, kw = c.kernel
-    at = Positions.between(kit.chunk, g.width, c.stride[1] * x.pitch, g.right)
-    from_left = x.start - c.padding[0] * x.row - c.padding[1] * x.pitch
-
-    def bias(o: Number, row: Number) -> None:
-        values = row_of(f, "%pg", g, o, row)
-
-        def add(n: Number, total: str) -> list[str]:
-            one = f.at(values, n)
-            return f.loop(at.length, lambda p, s: [f.add(s, f.load(f.at(one, (p, at.target))))], [total])
-
-        to = f.at("%pdb", o)
-        f.store(f.loop(at.lines, add, [f.load(to)])[0], to)
-
-    def taps(row: Number, i: Number, o: Number, count: int, ky: Number) -> None:
-        """`o` and `i` count all channels but, in the weights, the inputs of a group only."""
-        own = f.op(f"urem i64 {i}, {inputs}") if c.groups > 1 else i
-        start = f.at("%pdw", (o, inputs * c.taps), own, (ky, kw * inputs))
-        to = [f.at(start, q * inputs * c.taps + t * inputs) for q in range(count) for t in range(kw)]
-        image = f.at("%px", from_left, (i, x.channel), (row, c.stride[0] * x.row), (ky, x.row))
-        values = row_of(f, "%pg", g, o, row)
-
-        def position(n: Number, p: Number, *sums: str) -> list[str]:
-            found = list(sums)
-            gs = [f.load(f.at(values, n, (p, at.target), q * g.channel)) for q in range(count)]
-            for t in range(kw):
-                value = f.load(f.at(image, n, (p, at.source), t * x.pitch))
-                for q in range(count):
-                    found[q * kw + t] = f.fma(gs[q], value, found[q * kw + t])
-            return found
-
-        def line(n: Number, *sums: str) -> list[str]:
-            return f.loop(at.length, lambda p, *sums: position(n, p, *sums), sums)
-
-        for value, place in zip(f.loop(at.lines, line, [f.load(place) for place in to]), to):
-            f.store(value, place)
-
-    def group(row: Number, j: Number) -> None:
-        def block(first: Number, count: int) -> None:
-            o = f.index((j, outputs), first)
-            f.loop(inputs, lambda i: f.loop(kh, lambda k: taps(row, f.index((j, inputs), i), o, count, k)))
-
-        f.blocks(outputs, max(1, kit.machine.sums // kw), block)
-
-    def whole_row(row: Number) -> None:
-        if c.bias is not None:
-            f.loop(c.outputs, lambda o: bias(o, row))
-        f.loop(c.groups, lambda j: group(row, j))
-
-    f.loop(g.height, whole_row)
-    return f.done()
+def under_taps(f: Function, c: Convolution, x: Grid, channel: Number, row: Number) -> str:
+    """The pixel of x under the first tap, for the first position of a row of the output."""
+    corner = x.start - c.padding[0] * x.row - c.padding[1] * x.pitch
+    return f.at("%px", corner, (channel, x.channel), (row, c.stride[0] * x.row))
 
 
 def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Grid | None) -> Function:
@@ -187,76 +212,95 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
     `x`, where it is given, is the input and came from ReLU: where it is zero, so is the gradient. Rows of taps
     that lie beside g are left out, and taps that lie beside it for a whole block of positions.
 
-    for group, block of inputs, row, line, block of positions:
-        for output, row of taps, tap:
-            dx[input][position] += w[output][input][tap] g[output][position - tap]
+    for group, block of inputs, part, row:
+        for position, output, tap: dx[input][position] += w[output][input][tap] g[output][position - tap]
     """
     f = Function(kit.module, name, "pg", "pw", "px", "pdx")
     inputs, outputs = c.group
     kh, kw = c.kernel
     above, beside = kh - 1 - c.padding[0], kw - 1 - c.padding[1]
     height, width = dx.height - kh + 1 + 2 * c.padding[0], dx.width - kw + 1 + 2 * c.padding[1]  # of stride 1
-    most_inputs, most_positions = kit.products
-    merged = dx.right == kit.chunk
     at = Positions.between(kit.chunk, dx.width, kit.chunk, dx.right)
-    samples = kit.chunk if merged else 1  # of a pixel, next to each other in a line
+    samples = kit.chunk if at.lines == 1 else 1  # of a pixel, next to each other in a line
 
     def useful(first: int, size: int) -> range:
         """Taps that meet g from one of these positions."""
         left, right = first // samples, (first + size - 1) // samples
         return range(max(0, beside - right), min(kw, beside + width - left))
 
-    def block(j: Number, first_input: Number, count: int) -> None:
-        first = f.index((j, inputs), first_input)
-        own = kit.weight_at(f, "%pw", (first, outputs * c.taps))
+    def row(group: Number, i: Number, count: int, w: str, r: Number) -> None:
+        skipped = f.larger(f.index((r, -1), above), 0)
+        rows = f.index(f.smaller(kh, f.index((r, -1), height + above)), (skipped, -1))
+        source = f.at("%pg", (group, outputs * g.channel), (r, g.row), (skipped, g.row), -above * g.row)
+        w = kit.packed_at(f, w, (skipped, kw * count))
+        to = row_of(f, "%pdx", dx, i, r)
+        on = row_of(f, "%px", x, i, r) if x else ""
 
-        def row(y: Number) -> None:
-            skipped = f.larger(f.index((y, -1), above), 0)
-            rows = f.index(f.smaller(kh, f.index((y, -1), height + above)), (skipped, -1))
-            source = f.at("%pg", (j, outputs * g.channel), (y, g.row), (skipped, g.row), -above * g.row)
-            w = kit.weight_at(f, own, (skipped, kw * count))
-            to = row_of(f, "%pdx", dx, first, y)
-            on = row_of(f, "%px", x, first, y) if x else ""
+        def masked(value: str, q: int, n: Number, p: Number) -> str:
+            if x is None:
+                return value
+            return f.where_positive(f.load(f.at(on, n, (p, at.source), q * x.channel)), value)
 
-            def positions(n: Number, p: Number, size: int, taps: range) -> None:
-                sums = products(
-                    kit, f, [ZERO] * (count * size), (count, size),
-                    x=f.at(source, n, (p, at.source)), steps=(g.channel, g.row, at.source), w=w,
-                    channels=outputs, rows=rows, kernel=c.kernel, taps=taps,
-                )  # fmt: skip
-                for q in range(count):
-                    for s in range(size):
-                        value = sums[q * size + s]
-                        if x:
-                            own = f.at(on, n, (p, at.source), q * x.channel + s * at.source)
-                            value = f.where_positive(f.load(own), value)
-                        f.store(value, f.at(to, n, (p, at.target), q * dx.channel + s * at.target))
+        Row(kit, f, count, at, source, (g.channel, g.row), w, c.kernel, rows, useful).store(
+            outputs,
+            out=lambda q, n, p: f.at(to, n, (p, at.target), q * dx.channel),
+            begin=lambda q, n, p: ZERO,
+            end=masked,
+        )
 
-            def run(n: Number, first: int, times: int, size: int) -> None:
-                taps = useful(first, size)
-                f.loop(times, lambda i: positions(n, f.index((i, size), first), size, taps))
+    def block(group: Number, first: Number, count: int, w: str) -> None:
+        i = f.index((group, inputs), first)
+        f.loop(dx.height, lambda r: row(group, i, count, w, r))
 
-            def line(n: Number) -> None:
-                for first, times, size in alike(at.length, most_positions, useful):
-                    run(n, first, times, size)
-
-            f.loop(at.lines, line)
-
-        f.loop(dx.height, row)
-
-    f.loop(c.groups, lambda j: f.blocks(inputs, most_inputs, lambda i, count: block(j, i, count)))
+    every_block(kit, f, c.groups, inputs, outputs * c.taps, "%pw", block)
     return f.done()
 
 
-def alike(length: int, most: int, useful: Callable[[int, int], range]) -> list[tuple[int, int, int]]:
-    """Blocks of positions, those next to each other of one size and with the same taps as one entry: where they
-    begin, how many, and their size."""
-    found: list[tuple[int, int, int]] = []
-    for start, count, size in evenly(length, most):
-        for i in range(count):
-            first = start + i * size
-            if found and found[-1][2] == size and useful(found[-1][0], size) == useful(first, size):
-                found[-1] = (found[-1][0], found[-1][1] + 1, size)
-            else:
-                found.append((first, 1, size))
-    return found
+def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Function:
+    """dw and db of a chunk, added to what is there; g is the gradient of the output, before ReLU.
+
+    for row of g, group, block of outputs, input, row of taps, part:
+        for line, position, tap: dw[output][input][tap] += g[output][position] x[input][position + tap]
+    """
+    f = Function(kit.module, name, "px", "pg", "pdw", "pdb")
+    inputs, outputs = c.group
+    kh, kw = c.kernel
+    at = Positions.between(kit.chunk, g.width, c.stride[1] * x.pitch, g.right)
+
+    def add(places: list[str], term: Callable[..., list[str]]) -> None:
+        """To the sums there, term(line, position, *sums) of all positions."""
+
+        def line(n: Number, *sums: str) -> list[str]:
+            return f.loop(at.length, lambda p, *sums: term(n, p, *sums), sums)
+
+        for value, place in zip(f.loop(at.lines, line, [f.load(place) for place in places]), places):
+            f.store(value, place)
+
+    def bias(o: Number, row: Number) -> None:
+        values = row_of(f, "%pg", g, o, row)
+        add([f.at("%pdb", o)], lambda n, p, total: [f.add(total, f.load(f.at(values, n, (p, at.target))))])
+
+    def taps(row: Number, group: Number, first: Number, count: int, i: Number, ky: Number) -> None:
+        o = f.index((group, outputs), first)
+        start = f.at("%pdw", (o, inputs * c.taps), i, (ky, kw * inputs))
+        places = [f.at(start, q * inputs * c.taps + t * inputs) for t in range(kw) for q in range(count)]
+        image = f.at(under_taps(f, c, x, f.index((group, inputs), i), row), (ky, x.row))
+        values = row_of(f, "%pg", g, o, row)
+
+        def term(n: Number, p: Number, *sums: str) -> list[str]:
+            gs = [f.load(f.at(values, n, (p, at.target), q * g.channel)) for q in range(count)]
+            return outer(f, sums, [f.load(f.at(image, n, (p, at.source), t * x.pitch)) for t in range(kw)], gs)
+
+        kit.parts(f, lambda _: add(places, term))
+
+    def block(row: Number, group: Number, first: Number, count: int) -> None:
+        f.loop(inputs, lambda i: f.loop(kh, lambda ky: taps(row, group, first, count, i, ky)))
+
+    def whole_row(row: Number) -> None:
+        if c.bias is not None:
+            f.loop(c.outputs, lambda o: bias(o, row))
+        most = kit.rows_beside(kw)
+        f.loop(c.groups, lambda j: f.blocks(outputs, most, lambda first, count: block(row, j, first, count)))
+
+    f.loop(g.height, whole_row)
+    return f.done()

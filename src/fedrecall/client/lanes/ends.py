@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from fedrecall.client.lanes.ir import ADDRESS, FLOAT, LANES, ZERO, Function, Number, real
 from fedrecall.client.lanes.kit import Kit
 from fedrecall.client.lanes.layers import Grid, Pixels
+
+Give = Callable[[Function, str, Number], None]  # what is done with a gradient and its place in the vector
 
 
 def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pixels | None = None) -> Function:
@@ -138,8 +141,17 @@ def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, ve
         behind = f.at(place, velocity)
         g = f.fma(f.constant(momentum), f.load(behind), g)
         f.store(g, behind)
-    moved = f.select(f.compare("une", rate, ZERO), f.fma(rate, g, w), w)
-    f.store(moved, place)
+    g = f.select(
+        f.compare("une", rate, ZERO), g, f.constant(-0.0)
+    )  # to add that to w changes not even a zero's sign
+    f.store(f.fma(rate, g, w), place)
+
+
+def move(kit: Kit, name: str, give: Give) -> Function:
+    """Gradients given away that lie next to each other, as their parameters from `ifirst` on do."""
+    f = Function(kit.module, name, "pg", "pw", "prate", "ifirst", "icount")
+    f.loop("%icount", lambda i: give(f, f.load(f.at("%pg", i)), f.index("%ifirst", i)))
+    return f.done()
 
 
 def clear(kit: Kit, name: str) -> Function:

@@ -1,13 +1,15 @@
 """LLVM IR as text: functions, counted loops with carried values, vectors of floats.
 
 A `unit` is sixteen floats, a lane each, and memory is counted in units. Where the machine's registers hold fewer,
-a unit takes several of them: what happens in a lane does not depend on that, so neither do the bits.
+a unit takes several of them, and what needs many registers works on one part of all units after the other: what
+happens in a lane does not depend on that, so neither do the bits.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import Any
 
 LANES = 16
@@ -18,7 +20,6 @@ ADDRESS = 8
 Number = int | str  # known when the code is written, or the name of a value
 Term = Number | tuple[Number, Number]  # a number, or a product
 KINDS = {"p": "ptr", "i": "i64"}  # of arguments, by the first letters of their names
-VECTOR, WHOLE, MASK = (f"<{LANES} x {kind}>" for kind in ("float", "i32", "i1"))
 ZERO = "zeroinitializer"
 
 
@@ -59,6 +60,7 @@ class Function:
         head = ", ".join(f"{KINDS[a[0]]}{' noalias' * (KINDS[a[0]] == 'ptr')} %{a}" for a in arguments)
         self.lines = [f"define void @{name}({head}) noinline nounwind {{", "b0:"]
         self._block, self._names = "b0", 0
+        self._use(LANES, 0)
 
     # Text
 
@@ -104,11 +106,11 @@ class Function:
             total = self.op(f"add nsw i64 {total}, {other}")
         return total
 
-    def larger(self, a: Number, b: Number) -> str:
-        return self.op(f"select i1 {self.op(f'icmp sgt i64 {a}, {b}')}, i64 {a}, i64 {b}")
+    def _one_of(self, how: str, a: Number, b: Number) -> str:
+        return self.op(f"select i1 {self.op(f'icmp {how} i64 {a}, {b}')}, i64 {a}, i64 {b}")
 
-    def smaller(self, a: Number, b: Number) -> str:
-        return self.op(f"select i1 {self.op(f'icmp slt i64 {a}, {b}')}, i64 {a}, i64 {b}")
+    larger = partialmethod(_one_of, "sgt")
+    smaller = partialmethod(_one_of, "slt")
 
     def at(self, address: str, *terms: Term, size: int = UNIT) -> str:
         """The address of what is so many places further, of `size` bytes each."""
@@ -119,95 +121,111 @@ class Function:
 
     # Vectors
 
+    def _use(self, lanes: int, part: Number) -> None:
+        """Vectors of so many lanes: all of a unit, or those of a part that begins `part` bytes in it."""
+        self.lanes, self._part = lanes, part
+        self.vector, self.whole, self.mask = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i1"))
+
     def constant(self, value: float) -> str:
-        return "<" + ", ".join([f"float {real(value)}"] * LANES) + ">" if value else ZERO
+        return "<" + ", ".join([f"float {real(value)}"] * self.lanes) + ">"
 
     def whole_constant(self, value: int) -> str:
-        return "<" + ", ".join([f"i32 {value}"] * LANES) + ">" if value else ZERO
+        return "<" + ", ".join([f"i32 {value}"] * self.lanes) + ">"
 
     def load(self, address: str) -> str:
-        return self.op(f"load {VECTOR}, ptr {address}, align {UNIT}")
+        """Of a unit, the part at hand."""
+        return self.load_here(self.at(address, self._part, size=1))
 
     def store(self, value: str, address: str) -> None:
-        self.do(f"store {VECTOR} {value}, ptr {address}, align {UNIT}")
+        self.store_here(value, self.at(address, self._part, size=1))
+
+    def load_here(self, address: str) -> str:
+        return self.op(f"load {self.vector}, ptr {address}, align {self.lanes * FLOAT}")
+
+    def store_here(self, value: str, address: str) -> None:
+        self.do(f"store {self.vector} {value}, ptr {address}, align {self.lanes * FLOAT}")
 
     def load_anywhere(self, address: str) -> str:
         """From an address that is no multiple of the vector's size."""
-        return self.op(f"load {VECTOR}, ptr {address}, align {FLOAT}")
+        return self.op(f"load {self.vector}, ptr {address}, align {FLOAT}")
 
     def load_bytes(self, address: str) -> str:
         """Sixteen bytes from anywhere, as floats from 0 to 255."""
         small = self.op(f"load <{LANES} x i8>, ptr {address}, align 1")
-        return self.op(f"uitofp <{LANES} x i8> {small} to {VECTOR}")
+        return self.op(f"uitofp <{LANES} x i8> {small} to {self.vector}")
 
     def store_first(self, count: int, value: str, address: str) -> None:
-        """The first lanes only, to any address."""
+        """Of sixteen floats at any address, the part at hand, and of that what is among the first ones."""
+        address = self.at(address, self._part, size=1)
         if count == LANES:
-            self.do(f"store {VECTOR} {value}, ptr {address}, align {FLOAT}")
+            self.do(f"store {self.vector} {value}, ptr {address}, align {FLOAT}")
             return
-        name = f"@llvm.masked.store.v{LANES}f32.p0"
-        self.module.declared.add(f"declare void {name}({VECTOR}, ptr, i32 immarg, {MASK})")
-        kept = ", ".join(f"i1 {int(lane < count)}" for lane in range(LANES))
-        self.do(f"call void {name}({VECTOR} {value}, ptr {address}, i32 {FLOAT}, {MASK} <{kept}>)")
+        name = f"@llvm.masked.store.v{self.lanes}f32.p0"
+        self.module.declared.add(f"declare void {name}({self.vector}, ptr, i32 immarg, {self.mask})")
+        own = ", ".join(f"i32 {lane * FLOAT}" for lane in range(self.lanes))
+        kept = self.op(
+            f"icmp slt {self.whole} <{own}>, {self._whole(self.index(count * FLOAT, (self._part, -1)))}"
+        )
+        self.do(f"call void {name}({self.vector} {value}, ptr {address}, i32 {FLOAT}, {self.mask} {kept})")
+
+    def copy_float(self, source: str, target: str) -> None:
+        value = self.op(f"load float, ptr {source}, align {FLOAT}")
+        self.do(f"store float {value}, ptr {target}, align {FLOAT}")
 
     def spread(self, address: str) -> str:
         """One float of memory in every lane."""
-        return self.splat(self.op(f"load float, ptr {address}, align {FLOAT}"))
-
-    def splat(self, scalar: str) -> str:
-        one = self.op(f"insertelement {VECTOR} poison, float {scalar}, i32 0")
-        same = f"<{LANES} x i32> zeroinitializer"
-        return self.op(f"shufflevector {VECTOR} {one}, {VECTOR} poison, {same}")
+        scalar = self.op(f"load float, ptr {address}, align {FLOAT}")
+        one = self.op(f"insertelement {self.vector} poison, float {scalar}, i32 0")
+        same = f"{self.whole} zeroinitializer"
+        return self.op(f"shufflevector {self.vector} {one}, {self.vector} poison, {same}")
 
     def load_seats(self, address: str) -> str:
         small = self.op(f"load <{LANES} x i8>, ptr {address}, align {LANES}")
-        return self.op(f"zext <{LANES} x i8> {small} to {WHOLE}")
+        return self.op(f"zext <{LANES} x i8> {small} to {self.whole}")
 
     def store_seats(self, value: str, address: str) -> None:
-        small = self.op(f"trunc {WHOLE} {value} to <{LANES} x i8>")
+        small = self.op(f"trunc {self.whole} {value} to <{LANES} x i8>")
         self.do(f"store <{LANES} x i8> {small}, ptr {address}, align {LANES}")
 
     def load_whole(self, address: str) -> str:
-        return self.op(f"load {WHOLE}, ptr {address}, align {UNIT}")
+        return self.op(f"load {self.whole}, ptr {address}, align {UNIT}")
 
-    def add(self, a: str, b: str) -> str:
-        return self.op(f"fadd {VECTOR} {a}, {b}")
+    def _two(self, name: str, a: str, b: str) -> str:
+        return self.op(f"{name} {self.vector} {a}, {b}")
 
-    def sub(self, a: str, b: str) -> str:
-        return self.op(f"fsub {VECTOR} {a}, {b}")
-
-    def mul(self, a: str, b: str) -> str:
-        return self.op(f"fmul {VECTOR} {a}, {b}")
-
-    def div(self, a: str, b: str) -> str:
-        return self.op(f"fdiv {VECTOR} {a}, {b}")
+    add = partialmethod(_two, "fadd")
+    sub = partialmethod(_two, "fsub")
+    mul = partialmethod(_two, "fmul")
+    div = partialmethod(_two, "fdiv")
 
     def fma(self, a: str, b: str, c: str) -> str:
         """a * b + c, rounded once."""
-        v, name = VECTOR, f"@llvm.fma.v{LANES}f32"
+        v, name = self.vector, f"@llvm.fma.v{self.lanes}f32"
         self.module.declared.add(f"declare {v} {name}({v}, {v}, {v})")
         return self.op(f"call {v} {name}({v} {a}, {v} {b}, {v} {c})")
 
     def compare(self, how: str, a: str, b: str) -> str:
-        return self.op(f"fcmp {how} {VECTOR} {a}, {b}")
+        return self.op(f"fcmp {how} {self.vector} {a}, {b}")
 
     def equal(self, a: str, b: Number) -> str:
         """Where whole numbers are this one."""
-        return self.op(f"icmp eq {WHOLE} {a}, {self.whole_constant(b) if isinstance(b, int) else self._whole(b)}")
+        return self.op(f"icmp eq {self.whole} {a}, {self._whole(b)}")
 
-    def _whole(self, number: str) -> str:
-        one = self.op(f"insertelement {WHOLE} poison, i32 {self.op(f'trunc i64 {number} to i32')}, i32 0")
-        same = f"<{LANES} x i32> zeroinitializer"
-        return self.op(f"shufflevector {WHOLE} {one}, {WHOLE} poison, {same}")
+    def _whole(self, number: Number) -> str:
+        """A whole number in every lane."""
+        if isinstance(number, int):
+            return self.whole_constant(number)
+        one = self.op(f"insertelement {self.whole} poison, i32 {self.op(f'trunc i64 {number} to i32')}, i32 0")
+        return self.op(f"shufflevector {self.whole} {one}, {self.whole} poison, {self.whole} zeroinitializer")
 
     def either(self, a: str, b: str) -> str:
-        return self.op(f"or {MASK} {a}, {b}")
+        return self.op(f"or {self.mask} {a}, {b}")
 
     def select(self, mask: str, a: str, b: str) -> str:
-        return self.op(f"select {MASK} {mask}, {VECTOR} {a}, {VECTOR} {b}")
+        return self.op(f"select {self.mask} {mask}, {self.vector} {a}, {self.vector} {b}")
 
     def select_whole(self, mask: str, a: str, b: str) -> str:
-        return self.op(f"select {MASK} {mask}, {WHOLE} {a}, {WHOLE} {b}")
+        return self.op(f"select {self.mask} {mask}, {self.whole} {a}, {self.whole} {b}")
 
     def where_positive(self, decides: str, value: str) -> str:
         """The value, or zero where what decides is <= 0. What is not a number is let through, as torch does."""
@@ -226,10 +244,10 @@ class Function:
         for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
             p = self.fma(p, rest, self.constant(c))
         y = self.add(self.fma(p, self.mul(rest, rest), rest), self.constant(1.0))
-        bits = self.op(f"bitcast {VECTOR} {rounded} to {WHOLE}")
-        bits = self.op(f"add {WHOLE} {bits}, {self.whole_constant(127 - 0x4B400000)}")
-        bits = self.op(f"shl {WHOLE} {bits}, {self.whole_constant(23)}")
-        power = self.op(f"bitcast {WHOLE} {bits} to {VECTOR}")
+        bits = self.op(f"bitcast {self.vector} {rounded} to {self.whole}")
+        bits = self.op(f"add {self.whole} {bits}, {self.whole_constant(127 - 0x4B400000)}")
+        bits = self.op(f"shl {self.whole} {bits}, {self.whole_constant(23)}")
+        power = self.op(f"bitcast {self.whole} {bits} to {self.vector}")
         return self.select(tiny, ZERO, self.mul(y, power))
 
     def transposed(self, rows: Sequence[str]) -> list[str]:
@@ -246,7 +264,7 @@ class Function:
 
     def _shuffled(self, a: str, b: str, order: Sequence[int]) -> str:
         mask = ", ".join(f"i32 {j}" for j in order)
-        return self.op(f"shufflevector {VECTOR} {a}, {VECTOR} {b}, <{len(order)} x i32> <{mask}>")
+        return self.op(f"shufflevector {self.vector} {a}, {self.vector} {b}, <{len(order)} x i32> <{mask}>")
 
     # Loops
 
@@ -266,17 +284,24 @@ class Function:
         after = self.op(f"add nuw nsw i64 {i}, 1")
         phis = [f"  {i} = phi i64 [ 0, %{before} ], [ {after}, %{self._block} ]"]
         for name, first, last in zip(names, carried, out if carried else (), strict=True):
-            phis.append(f"  {name} = phi {VECTOR} [ {first}, %{before} ], [ {last}, %{self._block} ]")
+            phis.append(f"  {name} = phi {self.vector} [ {first}, %{before} ], [ {last}, %{self._block} ]")
         self.lines[place:place] = phis
         self.do(f"br i1 {self.op(f'icmp slt i64 {after}, {count}')}, label %{tag}, label %E{tag}")
         self.lines.append(f"E{tag}:")
         self._block = f"E{tag}"
         return list(out) if carried else []
 
+    def parts(self, lanes: int, body: Callable[[Number], object]) -> None:
+        """body(part) for each part of so many lanes: within, what is loaded and stored is this part of units."""
+
+        def part(i: Number) -> None:
+            self._use(lanes, self.index((i, lanes * FLOAT)))
+            body(i)
+            self._use(LANES, 0)
+
+        self.loop(LANES // lanes, part)
+
     def blocks(self, total: int, most: int, body: Callable[[Number, int], object]) -> None:
         """body(first, size) for nearly equal blocks of at most `most`; the size is known when code is written."""
         for start, count, size in evenly(total, most):
-            self._blocks(start, count, size, body)
-
-    def _blocks(self, start: int, count: int, size: int, body: Callable[[Number, int], object]) -> None:
-        self.loop(count, lambda i: body(self.index((i, size), start), size))
+            self.loop(count, lambda i, start=start, size=size: body(self.index((i, size), start), size))

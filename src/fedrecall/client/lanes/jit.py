@@ -12,7 +12,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import torch
 
-from fedrecall.client.lanes.kit import NARROW, WIDE, Machine
+from fedrecall.client.lanes.kit import AVX2, AVX512, NEON, Machine
 from fedrecall.client.lanes.object_cache import cached_object
 from fedrecall.errors import InputError
 
@@ -26,7 +26,7 @@ class Cpu:
     machine: Machine
 
 
-HASWELL = Cpu("haswell", "", NARROW)  # any x86 with AVX2 and FMA
+HASWELL = Cpu("haswell", "", AVX2)  # any x86 with AVX2 and FMA
 
 
 @lru_cache
@@ -42,10 +42,10 @@ def host() -> Cpu:
             "it would come to other numbers; choose local.step=exact"
         )
     if not (features.get("avx512f") and features.get("avx512vl")):
-        return Cpu(name, features.flatten(), NARROW)
+        return Cpu(name, features.flatten(), NEON if arm else AVX2)
     if torch.backends.cpu.get_cpu_capability() == "AVX2":  # as ATEN_CPU_CAPABILITY may ask for
         return HASWELL
-    return Cpu(name, features.flatten(), WIDE)
+    return Cpu(name, features.flatten(), AVX512)
 
 
 class Code:
@@ -54,33 +54,33 @@ class Code:
     def __init__(self, text: str, cpu: Cpu) -> None:
         host()  # whatever the code is for, it is run here
         triple = llvm.get_process_triple()
-        self.target = llvm.Target.from_triple(triple)
         versions = (llvmlite.__version__, llvm.llvm_version_info, triple, cpu.name, cpu.features)
         name = hashlib.sha256(repr((versions, text)).encode()).hexdigest()
-        data = cached_object(name, lambda: self._compiled(text, cpu))
+        machine = target_machine(llvm.Target.from_triple(triple), cpu)
+        data = cached_object(name, lambda: bytes(machine.emit_object(optimised(text, machine))))
         empty = llvm.parse_assembly("")
         empty.triple = triple
-        self._engine = llvm.create_mcjit_compiler(empty, self._machine(cpu))
+        self._engine = llvm.create_mcjit_compiler(empty, machine)
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         self._engine.finalize_object()
-
-    def _machine(self, cpu: Cpu) -> Any:
-        return self.target.create_target_machine(
-            cpu=cpu.name, features=cpu.features, opt=3, reloc="pic", codemodel="jitdefault"
-        )
-
-    def _compiled(self, text: str, cpu: Cpu) -> bytes:
-        """Object code. Vectors and register blocks are in the text already: nothing is to be unrolled."""
-        machine = self._machine(cpu)
-        module = llvm.parse_assembly(text)
-        module.triple, module.data_layout = self.target.triple, str(machine.target_data)
-        options = llvm.create_pipeline_tuning_options(speed_level=2)
-        options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
-        builder = llvm.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(module, builder)
-        found: bytes = machine.emit_object(module)
-        return found
 
     def function(self, name: str, *kinds: type) -> Any:
         """A function to be called while this object lives; other threads of Python run meanwhile."""
         return ctypes.CFUNCTYPE(None, *kinds)(self._engine.get_function_address(name))
+
+
+def target_machine(target: Any, cpu: Cpu) -> Any:
+    return target.create_target_machine(
+        cpu=cpu.name, features=cpu.features, opt=3, reloc="pic", codemodel="jitdefault"
+    )
+
+
+def optimised(text: str, machine: Any) -> Any:
+    """An IR text as a module. Vectors and register blocks are in the text already: nothing is to be unrolled."""
+    module = llvm.parse_assembly(text)
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module

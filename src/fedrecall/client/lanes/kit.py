@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fedrecall.client.lanes.ir import FLOAT, UNIT, Function, Module, Number, Term
+from fedrecall.client.lanes.ir import FLOAT, LANES, UNIT, Function, Module, Number, Term, evenly
 from fedrecall.client.lanes.layers import Grid
 
 
 @dataclass(frozen=True)
 class Machine:
-    """How many sums are held in registers. It decides how fast the code is, and none of its bits.
+    """The registers of a processor. They decide how fast the code is, and none of its bits."""
 
-    These were the fastest of the blocks tried by benchmarks/lanes.py; one that does not fit costs half the speed.
-    """
-
-    products: tuple[int, int]  # of a convolution: output channels, positions
-    products_of_clients: tuple[int, int]  # the same, where weights are vectors too
-    sums: int  # of a convolution's weight gradient
-    outer: tuple[int, int]  # of a product of matrices
+    lanes: int  # floats of a register
+    registers: int
+    spare: int = 0  # registers that floats take which are spread over the lanes
 
 
-WIDE = Machine((6, 2), (6, 4), 15, (4, 5))  # 32 registers of sixteen floats: AVX-512
-NARROW = Machine((2, 3), (2, 2), 6, (2, 3))  # 16 of eight (AVX2), or 32 of four (NEON)
+AVX512 = Machine(LANES, 32, spare=2)
+AVX2 = Machine(8, 16)
+NEON = Machine(4, 32)
 
 
 @dataclass(frozen=True)
@@ -34,9 +32,46 @@ class Kit:
     machine: Machine
     module: Module = field(default_factory=Module)
 
+    # Blocks of sums that stay in registers, with a value of each column and one of a row: one that does not fit
+    # costs half the speed.
+
     @property
-    def products(self) -> tuple[int, int]:
-        return self.machine.products_of_clients if self.clients else self.machine.products
+    def registers(self) -> int:
+        return self.machine.registers - (0 if self.clients else self.machine.spare)
+
+    def block(self, rows: int, columns: int) -> tuple[int, int]:
+        """The block by which a product of so many rows and columns takes the least time: benchmarks/lanes.py."""
+        sides = range(1, self.registers)
+        fitting = [(q, p) for q in sides for p in sides if (q + 1) * p < self.registers]
+
+        def work(most: tuple[int, int]) -> float:
+            each = ((a * b, q, p) for _, a, q in evenly(rows, most[0]) for _, b, p in evenly(columns, most[1]))
+            return sum(count * self.cost(q, p) for count, q, p in each)
+
+        return min(fitting, key=work)
+
+    def cost(self, rows: int, columns: int) -> float:
+        """The work of a term of a block's sums: products, and loads. Weights of clients come from far away."""
+        return rows * columns + (rows + columns + 2) / (2 if self.clients else 4)
+
+    def columns_beside(self, rows: int) -> int:
+        """The columns of a block of so many rows."""
+        return max(1, (self.registers - 1) // (rows + 1))
+
+    def rows_beside(self, columns: int) -> int:
+        """The rows of a block of so many columns, whose sums come from memory: larger ones were no faster."""
+        return max(1, min(self.registers - 1, 20) // columns - 1)
+
+    @property
+    def by_stretches(self) -> bool:
+        """Do blocks of sums read so much that all but the nearest cache are too slow for them?"""
+        return self.clients and self.machine.lanes < LANES
+
+    def parts(self, f: Function, body: Callable[[Number], object]) -> None:
+        """body(part) for the parts of units that fit into a register."""
+        f.parts(self.machine.lanes, body)
+
+    # Weights
 
     @property
     def weight_size(self) -> int:
@@ -49,6 +84,29 @@ class Kit:
         """A weight in every lane."""
         place = self.weight_at(f, address, *terms)
         return f.load(place) if self.clients else f.spread(place)
+
+    # Weights that are packed are a float each, or of clients that of a part.
+
+    @property
+    def packed_size(self) -> int:
+        return self.machine.lanes * FLOAT if self.clients else FLOAT
+
+    def packed_at(self, f: Function, address: str, *terms: Term) -> str:
+        return f.at(address, *terms, size=self.packed_size)
+
+    def packed_part(self, f: Function, address: str, part: Number, count: int) -> str:
+        """The place of a part, of so many weights; floats are the same for all parts."""
+        return self.packed_at(f, address, (part, count)) if self.clients else address
+
+    def packed(self, f: Function, address: str, index: int) -> str:
+        place = self.packed_at(f, address, index)
+        return f.load_here(place) if self.clients else f.spread(place)
+
+    def pack(self, f: Function, source: str, target: str) -> None:
+        if self.clients:
+            f.store_here(f.load(source), target)
+        else:
+            f.copy_float(source, target)
 
 
 @dataclass(frozen=True)

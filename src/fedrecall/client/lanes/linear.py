@@ -2,114 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
+from fedrecall.client.lanes.ends import Give
 from fedrecall.client.lanes.ir import FLOAT, LANES, ZERO, Function, Number
 from fedrecall.client.lanes.kit import Kit
 from fedrecall.client.lanes.layers import Linear
-
-Give = Callable[[Function, str, Number], None]  # what is done with a gradient and its place in the vector
+from fedrecall.client.lanes.products import Factor, Product
 
 
 def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:
     """y = ReLU(bias + w x)
 
-    for block of units, block of outputs:
+    for output, unit:
         for feature: y[output][unit] += w[output][feature] x[feature][unit]
     """
     f = Function(kit.module, name, "px", "pw", "pb", "py")
-    most_outputs, most_units = kit.machine.outer
-
-    def block(first: Number, count: int, o: Number, size: int) -> None:
-        w, x = kit.weight_at(f, "%pw", (o, c.inputs)), f.at("%px", first)
-        start = [ZERO if c.bias is None else kit.weight(f, "%pb", o, q) for q in range(size)]
-
-        def feature(i: Number, *sums: str) -> list[str]:
-            found = list(sums)
-            xs = [f.load(f.at(x, (i, units), p)) for p in range(count)]
-            for q in range(size):
-                value = kit.weight(f, w, i, q * c.inputs)
-                for p in range(count):
-                    found[q * count + p] = f.fma(value, xs[p], found[q * count + p])
-            return found
-
-        sums = f.loop(c.inputs, feature, [start[q] for q in range(size) for _ in range(count)])
-        for q in range(size):
-            for p in range(count):
-                value = sums[q * count + p]
-                value = f.where_positive(value, value) if c.relu else value
-                f.store(value, f.at("%py", (o, units), first, q * units + p))
-
-    def outputs(first: Number, count: int) -> None:
-        f.blocks(c.outputs, most_outputs, lambda o, size: block(first, count, o, size))
-
-    f.blocks(units, most_units, outputs)
+    w, x = Factor("%pw", c.inputs, 1, floats=not kit.clients), Factor("%px", 1, units)
+    Product(kit, f, w, x, c.outputs, units, c.inputs).store(
+        lambda o, u: f.at("%py", (o, units), u),
+        lambda o, u: ZERO if c.bias is None else kit.weight(f, "%pb", o),
+        lambda value, o, u: f.where_positive(value, value) if c.relu else value,
+    )
     return f.done()
 
 
 def input_gradient(kit: Kit, name: str, c: Linear, units: int, *, after_relu: bool) -> Function:
     """dx = w^T g; zero where the input is, if that came from ReLU.
 
-    for block of features, block of units:
+    for feature, unit:
         for output: dx[feature][unit] += w[output][feature] g[output][unit]
     """
     f = Function(kit.module, name, "pg", "pw", "px", "pdx")
-    most_features, most_units = kit.machine.outer
-
-    def block(i: Number, size: int, first: Number, count: int) -> None:
-        def output(o: Number, *sums: str) -> list[str]:
-            found = list(sums)
-            gs = [f.load(f.at("%pg", (o, units), first, p)) for p in range(count)]
-            w = kit.weight_at(f, "%pw", (o, c.inputs), i)
-            for q in range(size):
-                value = kit.weight(f, w, q)
-                for p in range(count):
-                    found[q * count + p] = f.fma(value, gs[p], found[q * count + p])
-            return found
-
-        sums = f.loop(c.outputs, output, [ZERO] * (size * count))
-        for q in range(size):
-            for p in range(count):
-                at, value = f.index((i, units), first, q * units + p), sums[q * count + p]
-                if after_relu:
-                    value = f.where_positive(f.load(f.at("%px", at)), value)
-                f.store(value, f.at("%pdx", at))
-
-    def features(i: Number, size: int) -> None:
-        f.blocks(units, most_units, lambda first, count: block(i, size, first, count))
-
-    f.blocks(c.inputs, most_features, features)
+    w, g = Factor("%pw", 1, c.inputs, floats=not kit.clients), Factor("%pg", 1, units)
+    Product(kit, f, w, g, c.inputs, units, c.outputs).store(
+        lambda i, u: f.at("%pdx", (i, units), u),
+        lambda i, u: ZERO,
+        lambda value, i, u: f.where_positive(f.load(f.at("%px", (i, units), u)), value) if after_relu else value,
+    )
     return f.done()
 
 
 def weight_gradient(kit: Kit, name: str, c: Linear, units: int, give: Give, *more: str) -> Function:
     """A client in each lane: dw = g x^T and db, each given away at once. `more` are arguments that this needs.
 
-    for block of outputs, block of features:
+    for output, feature:
         for unit: dw[output][feature] += g[output][unit] x[feature][unit]
     """
     f = Function(kit.module, name, "pg", "px", *more)
-    most_outputs, most_features = kit.machine.outer
-
-    def block(o: Number, size: int, i: Number, count: int) -> None:
-        def unit(u: Number, *sums: str) -> list[str]:
-            found = list(sums)
-            gs = [f.load(f.at("%pg", (o, units), u, q * units)) for q in range(size)]
-            for p in range(count):
-                value = f.load(f.at("%px", (i, units), u, p * units))
-                for q in range(size):
-                    found[q * count + p] = f.fma(gs[q], value, found[q * count + p])
-            return found
-
-        sums = f.loop(units, unit, [ZERO] * (size * count))
-        for q in range(size):
-            for p in range(count):
-                give(f, sums[q * count + p], f.index(c.weight, (o, c.inputs), i, q * c.inputs + p))
-
-    def outputs(o: Number, size: int) -> None:
-        f.blocks(c.inputs, most_features, lambda i, count: block(o, size, i, count))
-
-    f.blocks(c.outputs, most_outputs, outputs)
+    g, x = Factor("%pg", units, 1), Factor("%px", units, 1)
+    Product(kit, f, g, x, c.outputs, c.inputs, units).give(
+        lambda o, i: ZERO, lambda value, o, i: give(f, value, f.index(c.weight, (o, c.inputs), i))
+    )
     if c.bias is not None:
         at = c.bias
         f.loop(c.outputs, lambda o: give(f, bias_sum(f, o, units), f.index(at, o)))
@@ -141,39 +85,24 @@ def turned(kit: Kit, name: str, c: Linear, units: int) -> Function:
 def weight_gradient_of_one(kit: Kit, name: str, c: Linear, units: int) -> Function:
     """A sample in each lane: dw = g x^T into a plain vector, from x turned over, with features in the lanes.
 
-    for block of outputs, block of features:
+    for output, group of sixteen features:
         for sample: dw[output][feature] += g[output][sample] x[sample][feature]
     """
     f = Function(kit.module, name, "pg", "px", "pdw")
-    most_outputs, most_groups = kit.machine.outer
-    whole, rest = divmod(c.inputs, LANES)
-    samples, pitch = units * LANES, -(-c.inputs // LANES) * LANES
+    samples, whole, rest = units * LANES, c.inputs // LANES, c.inputs % LANES
+    g, x = Factor("%pg", samples, 1, floats=True), Factor("%px", 1, whole + bool(rest))
 
-    def block(o: Number, size: int, j: Number, count: int, kept: int) -> None:
-        first = f.index((j, LANES))
+    def groups(first: int, count: int, kept: int) -> None:
+        def end(value: str, o: Number, j: Number) -> None:
+            f.store_first(kept, value, f.at("%pdw", (o, c.inputs), (j, LANES), first * LANES, size=FLOAT))
 
-        def sample(s: Number, *sums: str) -> list[str]:
-            found = list(sums)
-            gs = [f.spread(f.at("%pg", (o, samples), s, q * samples, size=FLOAT)) for q in range(size)]
-            for p in range(count):
-                value = f.load(f.at("%px", (s, pitch), first, p * LANES, size=FLOAT))
-                for q in range(size):
-                    found[q * count + p] = f.fma(gs[q], value, found[q * count + p])
-            return found
+        own = replace(x, address=f.at("%px", first))
+        Product(kit, f, g, own, c.outputs, count, samples).give(lambda o, j: ZERO, end)
 
-        sums = f.loop(samples, sample, [ZERO] * (size * count))
-        for q in range(size):
-            for p in range(count):
-                to = f.at("%pdw", (o, c.inputs), first, q * c.inputs + p * LANES, size=FLOAT)
-                f.store_first(kept, sums[q * count + p], to)
-
-    def outputs(o: Number, size: int) -> None:
-        if whole:
-            f.blocks(whole, most_groups, lambda j, count: block(o, size, j, count, LANES))
-        if rest:
-            block(o, size, whole, 1, rest)
-
-    f.blocks(c.outputs, most_outputs, outputs)
+    if whole:
+        groups(0, whole, LANES)
+    if rest:
+        groups(whole, 1, rest)
     return f.done()
 
 
