@@ -50,7 +50,7 @@ def chunk_of(chain: Chain, units: int) -> int:
 
 
 class Program:
-    """The IR of `forward` and `backward`, a sample in each lane, or with an update of `run_groups`, a client in it.
+    """The IR of `forward` and `backward`, a sample in each lane, or with an update of `run_groups`, a client each.
 
     All of it works in one piece of memory, `scratch_bytes` long, on a boundary of 64 bytes and at first all zeros.
     Calls are of a chunk where layers are on images, and of all units where they are on features.
