@@ -10,7 +10,7 @@ import pytest
 from lane_nets import batch, net
 
 from fedrecall.client.lanes.chain import chain_of
-from fedrecall.client.lanes.jit import Cpu, optimised, target_machine
+from fedrecall.client.lanes.jit import Cpu, parsed, target_machine
 from fedrecall.client.lanes.kit import NEON
 from fedrecall.client.lanes.program import Program, Update
 from fedrecall.vector import FlatModel
@@ -49,7 +49,7 @@ UPDATE = Update(momentum=0.9, decay=0.01)
 def test_programs_compile_to_vectors_of_neon(target, name, update) -> None:
     program = Program(chain_of(FlatModel(net(name)), batch(name, 2)[0]), 4, NEON, update)
     machine = target_machine(target, Cpu("neoverse-n1", "", NEON))
-    module = optimised(program.text, machine)
+    module = parsed(program.text, machine)
     code = machine.emit_object(module)
     assert code[:4] == b"\x7fELF"
     assert struct.unpack_from("<H", code, 18) == (AARCH64,)

@@ -57,7 +57,7 @@ class Code:
         versions = (llvmlite.__version__, llvm.llvm_version_info, triple, cpu.name, cpu.features)
         name = hashlib.sha256(repr((versions, text)).encode()).hexdigest()
         machine = target_machine(llvm.Target.from_triple(triple), cpu)
-        data = cached_object(name, lambda: bytes(machine.emit_object(optimised(text, machine))))
+        data = cached_object(name, lambda: bytes(machine.emit_object(parsed(text, machine))))
         empty = llvm.parse_assembly("")
         empty.triple = triple
         self._engine = llvm.create_mcjit_compiler(empty, machine)
@@ -75,12 +75,9 @@ def target_machine(target: Any, cpu: Cpu) -> Any:
     )
 
 
-def optimised(text: str, machine: Any) -> Any:
-    """An IR text as a module. Vectors and register blocks are in the text already: nothing is to be unrolled."""
+def parsed(text: str, machine: Any) -> Any:
+    """An IR text as a module. It says what the processor is to do: LLVM's passes made it no faster, and took as long
+    as all else."""
     module = llvm.parse_assembly(text)
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_unrolling = options.loop_vectorization = options.slp_vectorization = False
-    builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
     return module
