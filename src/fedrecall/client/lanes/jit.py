@@ -76,8 +76,7 @@ def target_machine(target: Any, cpu: Cpu) -> Any:
 
 
 def parsed(text: str, machine: Any) -> Any:
-    """An IR text as a module. It says what the processor is to do: LLVM's passes took as long as all else, and made
-    it no faster."""
+    """An IR text as a module, as it is: passes over it took as long as all else, and made it no faster."""
     module = llvm.parse_assembly(text)
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     return module
