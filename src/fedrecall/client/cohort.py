@@ -21,9 +21,9 @@ from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.graph import UntraceableError, finish, trace, without_repeats, without_views_of_views
 from fedrecall.client.hidden_state import CHANGES, generators
 from fedrecall.client.inputs import Inputs
-from fedrecall.client.plan import Plan, plan_of
+from fedrecall.client.plan import Plan
 from fedrecall.client.step import Compared, Step
-from fedrecall.client.work import Job, Rows, TrainTask
+from fedrecall.client.work import Job, Rows, row_weights
 from fedrecall.data.transform import Generators
 from fedrecall.labels import Labels, shares
 from fedrecall.models.build import least_samples
@@ -46,6 +46,7 @@ class CohortResult:
     buffers: Tensors  # "b" and "i", a row each; all of it on the CPU
     states: list[Tensors]  # of the same clients, before
     note: str | None = None  # what the user should know
+    summed: Tensor | None = None  # the models, with their weights, where they were added up
 
 
 class Cohort:
@@ -69,14 +70,11 @@ class Cohort:
         # Is a step no more than w - lr g?
         self._plain = not (job.algorithm.corrects or job.local.momentum or job.local.weight_decay)
 
-    def train(
-        self, tasks: Sequence[TrainTask], states: list[Tensors], server: Tensors, buffers: Tensors
-    ) -> CohortResult:
+    def train(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
         """All local steps of these clients, from the published model or from what they have of their own."""
-        plan = plan_of(self.job, self.federation, tasks, self.least)
-        if self._lanes and (trained := self._in_lanes(self._lanes, tasks, plan, states, server, buffers)):
+        if self._lanes and (trained := self._in_lanes(self._lanes, plan, states, server, buffers)):
             return trained
-        return self._mapped_steps(tasks, plan, states, server, buffers)
+        return self._mapped_steps(plan, states, server, buffers)
 
     def _lanes_cohort(self) -> LanesCohort | None:
         """Kernels with a client in each lane, if they are asked for; `note` says why there are none."""
@@ -94,11 +92,10 @@ class Cohort:
         return None
 
     def _in_lanes(
-        self, lanes: LanesCohort, tasks: Sequence[TrainTask], plan: Plan, states: list[Tensors], server: Tensors,
-        buffers: Tensors,
-    ) -> CohortResult | None:  # fmt: skip
+        self, lanes: LanesCohort, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors
+    ) -> CohortResult | None:
         """The same by kernels, sixteen clients at a time; None if there are no kernels for the model."""
-        job, client, start = self.job, self._prepared(plan), server["w"]
+        job, tasks, client, start = self.job, plan.tasks, self._prepared(plan), server["w"]
         if job.algorithm.personal and any("w" in state for state in states):
             start = self._stacked("w", server["w"], states, own=True)
         try:
@@ -108,17 +105,15 @@ class Cohort:
             return None
         self._recorded = self._recorded or self.step.fingerprint()
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
-        order, models, losses = lanes.train(plan, start, client, tasks[0].lr, augment)
-        samples, steps = (numbers[order].tolist() for numbers in (plan.samples, plan.steps))
-        rows = Rows([tasks[i] for i in order], samples, steps, losses)
+        samples, steps = plan.samples.tolist(), plan.steps.tolist()
+        weights = row_weights(samples, steps, job.algorithm)
+        models, losses, summed = lanes.train(plan, start, client, tasks[0].lr, augment, torch.tensor(weights))
         none = {name: buffer.expand(len(tasks), -1) for name, buffer in buffers.items()}
-        return CohortResult(rows, models, none, [states[i] for i in order])
+        return CohortResult(Rows(tasks, samples, steps, losses), models, none, states, summed=summed)
 
-    def _mapped_steps(
-        self, tasks: Sequence[TrainTask], plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors
-    ) -> CohortResult:
+    def _mapped_steps(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
         """The step of one client, mapped over all of them."""
-        job, local, here, before = self.job, self.job.local, self.flat.w.device, states
+        tasks, job, local, here, before = plan.tasks, self.job, self.job.local, self.flat.w.device, states
         server, buffers = self.device.put(server), self.device.put(buffers)
         states = [self.device.put(state) for state in states]
         w = self._stacked("w", server["w"], states, own=job.algorithm.personal)

@@ -17,11 +17,19 @@ from fedrecall.rng import orders
 class Plan:
     """The samples of every step of a group of clients."""
 
+    tasks: Sequence[TrainTask]
     clients: np.ndarray
     samples: np.ndarray  # [clients]: how many each has to train on
     positions: np.ndarray  # [clients, samples of all steps]
     sizes: list[int]  # of each step's batch, the same for all
     steps: np.ndarray  # [clients]: how many of the steps a client takes
+
+    def part(self, rows: slice) -> Plan:
+        """Some of the clients, with the steps that one of them takes."""
+        steps = self.steps[rows]
+        sizes = self.sizes[: int(steps.max())]
+        own = self.tasks[rows], self.clients[rows], self.samples[rows], self.positions[rows, : sum(sizes)]
+        return Plan(*own, sizes, steps)
 
 
 def plan_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least: int) -> Plan:
@@ -50,4 +58,4 @@ def plan_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least:
             positions[rows, start:stop] = np.take_along_axis(own, order, axis=1)[:, : stop - start]
             start = stop
         positions[rows, start:] = own[:, :1]  # of steps that these clients do not take
-    return Plan(clients, samples, positions, sizes, steps)
+    return Plan(tasks, clients, samples, positions, sizes, steps)

@@ -226,16 +226,18 @@ class TrainedGroup:
 
     @classmethod
     def of(
-        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, algorithm: Algorithm, note: str | None = None
-    ) -> TrainedGroup:
-        """The group and its sums: in the model's precision, for groups are equal to `serial` up to rounding."""
-        pairs = rows.pairs()
-        each = {pair: algorithm.weight("w", *pair) for pair in set(pairs)}
-        weights = [each[pair] for pair in pairs]
-        parts = torch.split(torch.tensor(weights, dtype=models[0].dtype), [len(block) for block in models])
-        summed = {"w": parts[0] @ models[0]}
-        for part, block in zip(parts[1:], models[1:]):
-            summed["w"].addmv_(block.t(), part)
+        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, algorithm: Algorithm, note: str | None = None,
+        summed_models: Tensor | None = None,
+    ) -> TrainedGroup:  # fmt: skip
+        """The group and its sums, unless the models' is there: in the model's precision, for groups are equal to
+        `serial` up to rounding."""
+        weights = row_weights(rows.samples, rows.steps, algorithm)
+        if summed_models is None:
+            parts = torch.split(torch.tensor(weights, dtype=models[0].dtype), [len(block) for block in models])
+            summed_models = parts[0] @ models[0]
+            for part, block in zip(parts[1:], models[1:]):
+                summed_models.addmv_(block.t(), part)
+        summed = {"w": summed_models}
         if buffers:
             summed["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
         return cls(rows, models, buffers, sum(weights), summed, note)
@@ -337,6 +339,13 @@ class Missing:
 
 Trained = TrainResult | TrainedGroup | Summed
 Result = Trained | EvaluateResult | Missing
+
+
+def row_weights(samples: list[int], steps: list[int], algorithm: Algorithm) -> list[float]:
+    """What the models of clients with so many samples and steps count in their sum."""
+    pairs = list(zip(samples, steps))
+    each = {pair: algorithm.weight("w", *pair) for pair in set(pairs)}
+    return [each[pair] for pair in pairs]
 
 
 def look_at_update(sums: Sums, tree: SumTree, sent: Tensors, algorithm: Algorithm) -> None:

@@ -6,6 +6,7 @@ Tasks, states and results are on the CPU, and so is `Algorithm.finish`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -144,6 +145,12 @@ class Worker:
                 return ProbeAnswers(correct)
             self.flat.load(self.flat.w, self._buffers)
             return ProbeAnswers(correct, self.predict("validation", task.clients).correct)
+
+    def client_states(self, tasks: Sequence[TrainTask]) -> list[Tensors]:
+        """Of each client before its task."""
+        if self.job.algorithm.keeps_state or self.job.own_buffers:
+            return [self.client_state(task) for task in tasks]
+        return [{}] * len(tasks)
 
     def client_state(self, task: Task) -> Tensors:
         """The client's state before a task."""

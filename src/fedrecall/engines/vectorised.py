@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fedrecall.client.cohort import Cohort, CohortResult
+from fedrecall.client.plan import Plan, plan_of
 from fedrecall.client.work import Job, Result, Task, Trained, TrainedGroup, TrainResult, TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
@@ -93,7 +94,9 @@ class Vectorised(Engine):
                 self.failed = None
                 yield result
             return
-        for results in self._threads.map(self._train, self._groups(training)):
+        least = self._all[0].least
+        plans = (plan_of(self.job, self.federation, group, least) for group in self._groups(training))
+        for results in self._threads.map(self._train, plans):
             yield from results
 
     def _groups(self, tasks: Sequence[TrainTask]) -> list[list[TrainTask]]:
@@ -111,12 +114,12 @@ class Vectorised(Engine):
                 groups += evenly(together)
         return groups
 
-    def _train(self, tasks: list[TrainTask]) -> Iterable[Trained]:
-        states = [self._worker.client_state(task) for task in tasks]
+    def _train(self, plan: Plan) -> Iterable[Trained]:
+        tasks, states = plan.tasks, self._worker.client_states(plan.tasks)
         cohort = self._cohorts.get()
         try:
             with self._worker.explained():
-                trained = cohort.train(tasks, states, self._worker.server, self._worker.buffers)
+                trained = cohort.train(plan, states, self._worker.server, self._worker.buffers)
         except RuntimeError as error:
             reason = " ".join(str(error).split()).partition(". Please")[0]
             raise InputError(
@@ -133,7 +136,9 @@ class Vectorised(Engine):
 
     def _summed(self, trained: CohortResult) -> TrainedGroup:
         buffers = trained.buffers if self._worker.flat.has_buffers else {}
-        return TrainedGroup.of(trained.rows, trained.models, buffers, self.job.algorithm, trained.note)
+        return TrainedGroup.of(
+            trained.rows, trained.models, buffers, self.job.algorithm, trained.note, trained.summed
+        )
 
     def _finished(self, trained: CohortResult) -> Iterator[TrainResult]:
         """The result of each client: what it sends and keeps."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import platform
+from dataclasses import replace
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ class Group:
         self.x, self.y = batch(name, LANES * SAMPLES)
         random = torch.Generator().manual_seed(1)
         own = torch.randint(0, SAMPLES, (STEPS, samples, LANES), generator=random)
-        self.rows = own + torch.arange(LANES) * SAMPLES
+        self.rows = (own + torch.arange(LANES) * SAMPLES).permute(2, 0, 1)
         self.steps = torch.arange(LANES) % (STEPS + 1)
         self.flat = FlatModel(net(name))
         self.offset = torch.randn(LANES, 10 if "means" in name else 5, generator=random)
@@ -39,17 +40,20 @@ class Group:
     def train(self, order: Tensor | None = None, cpu: Cpu | None = None, start: Tensor | None = None) -> tuple:
         order = torch.arange(LANES) if order is None else order
         kernels = LanesClients(self.flat, self.local, self.x[:2], cpu)
-        w = kernels.start(self.flat.w if start is None else start[order][None], 1)
-        batches = Batches(self.x, self.y, self.rows[None, ..., order], self.steps[None, order])
-        losses = kernels.run(w, batches, kernels.offsets(self.offset[order][None], 1), LR)
+        w = kernels.weights(1, None if start is None else start[order])
+        offsets, begin = kernels.offsets(self.offset[order]), self.flat.w if start is None else None
+        losses = kernels.run(w, self.batches(self.rows[order], self.steps[order]), offsets, LR, start=begin)
         return w[0, : len(self.flat.w)].t(), losses[0]
+
+    def batches(self, rows: Tensor, steps: Tensor) -> Batches:
+        return Batches(self.x, self.y, rows.flatten(1), rows.shape[2], steps.view(-1, LANES))
 
     def alone(self, k: int) -> tuple[Tensor, float]:
         """A client in float64, by torch.optim."""
         module = copy.deepcopy(self.flat.module).double()
         optimiser = torch.optim.SGD(module.parameters(), LR, self.local.momentum, weight_decay=0.01)
         total = 0.0
-        for rows in self.rows[: self.steps[k], :, k]:
+        for rows in self.rows[k, : self.steps[k]]:
             z, y = module(self.x[rows].double()), self.y[rows]
             loss = ((z + self.offset[k]).logsumexp(1) - z.gather(1, y[:, None])[:, 0]).mean()
             optimiser.zero_grad()
@@ -77,10 +81,10 @@ def test_bytes_are_read_as_the_images_that_they_are() -> None:
     stored = torch.randint(0, 256, (len(group.x), *group.x.shape[2:], 3), dtype=torch.uint8, generator=random)
     group.x = (stored.double() * torch.tensor(scale) + torch.tensor(shift)).float().permute(0, 3, 1, 2)
     floats, losses = group.train()
-    read = Batches(stored.flatten(1), group.y, group.rows[None], group.steps[None])
+    read = replace(group.batches(group.rows, group.steps), x=stored.flatten(1))
     kernels = LanesClients(group.flat, group.local, group.x[:2], pixels=Pixels(scale, shift))
-    w = kernels.start(group.flat.w, 1)
-    found = kernels.run(w, read, kernels.offsets(group.offset[None], 1), LR)[0]
+    w = kernels.weights(1)
+    found = kernels.run(w, read, kernels.offsets(group.offset), LR, start=group.flat.w)[0]
     moved = (floats - group.flat.w).norm()
     assert (w[0, : len(group.flat.w)].t() - floats).norm() <= 2e-5 * moved
     assert torch.allclose(found, losses, rtol=1e-5)
@@ -90,18 +94,37 @@ def test_groups_that_follow_each_other_have_the_bits_of_each_alone() -> None:
     """Also where later ones take fewer steps, or none."""
     group = Group("strides and groups")
     steps = torch.stack([group.steps, group.steps.clamp(max=2), torch.zeros_like(group.steps)])
-    rows = torch.stack([group.rows, group.rows.flip(0), group.rows])
+    rows = torch.stack([group.rows, group.rows.flip(1), group.rows])
     kernels = LanesClients(group.flat, group.local, group.x[:2])
-    offsets = kernels.offsets(group.offset.expand(3, -1, -1), 3)
-    w = kernels.start(group.flat.w, 3)
-    losses = kernels.run(w, Batches(group.x, group.y, rows, steps), offsets, LR)
+    offsets = kernels.offsets(group.offset.repeat(3, 1), 3)
+    w, start = kernels.weights(3), group.flat.w
+    losses = kernels.run(w, group.batches(rows.flatten(0, 1), steps), offsets, LR, start=start)
     for g in range(3):
-        alone = kernels.start(group.flat.w, 1)
-        own = Batches(group.x, group.y, rows[g : g + 1], steps[g : g + 1])
-        assert torch.equal(kernels.run(alone, own, offsets[g : g + 1], LR)[0], losses[g])
+        alone, own = kernels.weights(1), group.batches(rows[g], steps[g])
+        assert torch.equal(kernels.run(alone, own, offsets[g : g + 1], LR, start=start)[0], losses[g])
         assert torch.equal(alone[0], w[g])
     assert torch.equal(w[2, : len(group.flat.w)], group.flat.w[:, None].expand(-1, LANES))
     assert not torch.equal(w[0], w[1])
+
+
+@pytest.mark.parametrize("cpu", [None, NARROWER])
+def test_models_are_added_up_with_the_shares_that_they_have(cpu) -> None:
+    """Steps may be taken by several calls, of which the first one begins and the last one adds up."""
+    group = Group("strides and groups")
+    kernels = LanesClients(group.flat, group.local, group.x[:2], cpu)
+    steps, shares = torch.full((2, LANES), 2), torch.rand(2, LANES, generator=torch.Generator().manual_seed(5))
+    shares[1, 9:] = 0
+    offsets, w = kernels.offsets(group.offset.repeat(2, 1), 2), kernels.weights(2)
+    first, second = (group.rows[:, s : s + 1].repeat(2, 1, 1) for s in range(2))
+    kernels.run(w, group.batches(first, steps - 1), offsets, LR, start=group.flat.w)
+    kernels.run(w, group.batches(second, steps - 1), offsets, LR, shares=shares)
+    count = len(group.flat.w)
+    wanted = torch.einsum("gl,gpl->p", shares.double(), w[:, :count].double())
+    assert torch.allclose(kernels.total().double(), wanted, rtol=1e-6, atol=1e-6)
+    assert not kernels.total().any()  # another sum begins
+    at_once = kernels.weights(2)
+    kernels.run(at_once, group.batches(group.rows.repeat(2, 1, 1), steps), offsets, LR, start=group.flat.w)
+    assert torch.equal(at_once, w)
 
 
 def spread(flat: FlatModel, w: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""All steps of sixteen clients by one call, a client in each lane: loss and SGD are part of the kernels."""
+"""All steps of many clients by one call, one in each of sixteen lanes: loss and SGD are part of the kernels."""
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,8 @@ class Batches:
 
     x: Tensor  # [samples, ..], of bytes where the kernels read pixels
     target: Tensor  # [samples]
-    rows: Tensor  # [groups, steps, samples of a step, 16], places in x and target
+    rows: Tensor  # [16 x groups, samples of all these steps], places in x and target
+    size: int  # samples of a step
     steps: Tensor  # [groups, 16]: how many of these steps each client takes; none in a lane that repeats another
 
 
@@ -35,59 +36,73 @@ class LanesClients:
         self, flat: FlatModel, local: Local, x: Tensor, cpu: Cpu | None = None, pixels: Pixels | None = None
     ) -> None:
         cpu = cpu or host()
-        self._momentum = local.momentum
         update = Update(local.momentum, local.weight_decay)
         self.program = program = Program(chain_of(flat, x), local.batch_size, cpu.machine, update, pixels)
+        self._vectors = 2 if local.momentum else 1
         self._scratch = scratch(program)
         self._code = Code(program.text, cpu)
-        address, number = ctypes.c_void_p, ctypes.c_int64
-        self._run = self._code.function("run_groups", *[address] * 9, number, number, address, number)
+        self._run, self._lane_sums = (self._code.function(f) for f in (program.run, program.lane_sums))
+        self._sums = zeros(program.chain.parameters, LANES)
         width = program.units * LANES
-        self._features = self._scratch[program.at_h[0] // FLOAT :][: program.chain.features * width].view(
-            -1, width
-        )
-        self._used = 0
+        features = self._scratch[program.at_h[0] // FLOAT :][: program.chain.features * width]
+        self._features = features.view(-1, width)
+        self._scale, self._size = zeros(program.units, LANES), 0  # of the batches before
 
-    def start(self, w: Tensor, groups: int) -> Tensor:
-        """[groups, parameters, 16], and room for momentum behind them, from one vector or [groups, 16, ..]."""
+    def weights(self, groups: int, start: Tensor | None = None) -> Tensor:
+        """Memory for [groups, parameters, 16] and momentum behind them; `start` is [16 x groups, parameters]."""
         count = self.program.chain.parameters
-        found = empty(groups, count * (2 if self._momentum else 1), LANES)
-        found[:, count:].zero_()
-        found[:, :count].copy_(w[:, None] if w.ndim == 1 else w.transpose(1, 2))
+        found = empty(groups, count * self._vectors, LANES)
+        if start is not None:
+            found[:, count:].zero_()
+            found[:, :count].copy_(start.view(groups, LANES, -1).transpose(1, 2))
         return found
 
-    def offsets(self, offset: Tensor | None, groups: int) -> Tensor:
-        """[groups, classes, 16], from [groups, 16, classes] or none."""
+    def offsets(self, offset: Tensor | None, groups: int = 1) -> Tensor:
+        """[groups, classes, 16], from [16 x groups, classes] or none."""
         found = zeros(groups, self.program.chain.outputs, LANES)
-        return found if offset is None else found.copy_(offset.transpose(1, 2))
+        return found if offset is None else found.copy_(offset.view(groups, LANES, -1).transpose(1, 2))
 
-    def run(self, w: Tensor, batches: Batches, offsets: Tensor, lr: float) -> Tensor:
-        """Take these steps, in place. Returns the sum of each client's losses over its own steps, [groups, 16]."""
-        groups, steps, samples, _ = batches.rows.shape
-        units, chunk = self.program.units, self.program.kit.chunk
-        chunks = -(-samples // chunk)
-        self._forget_samples_behind(chunks * chunk)
-        rows = batches.rows
-        if samples < units:  # the last one repeated, to count nothing
-            rows = rows.index_select(2, torch.arange(units).clamp_(max=samples - 1))
-        rows = rows.contiguous()
-        labels, found = empty(*rows.shape, dtype=torch.int32), empty(groups, steps, units, 2, LANES)
-        labels.copy_(batches.target.take(rows))
+    def run(
+        self, w: Tensor, batches: Batches, offsets: Tensor, lr: float, *,
+        start: Tensor | None = None, shares: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Take these steps, in place. Returns the sum of each client's losses over its own steps, [groups, 16].
+
+        With `start` all clients begin from this vector, whatever there is in `w`. With `shares` [groups, 16] they
+        are added up when they have taken their steps: `total` has the sum.
+        """
+        groups, size = len(w), batches.size
+        rows = batches.rows if batches.rows.stride(1) == 1 else batches.rows.contiguous()
+        steps, chunk = rows.shape[1] // size, self.program.kit.chunk
+        self._begin_batches_of(size)
+        found = empty(groups, steps, self.program.units, 2, LANES)
         active = torch.arange(steps)[:, None] < batches.steps[:, None]
         rate = empty(groups, steps, LANES).copy_(torch.where(active, -lr, 0.0))
-        scale = zeros(units, LANES)
-        scale[:samples] = 1 / samples
+        counts = batches.steps.amax(1).clamp_(1, steps)  # of none that it takes, a lane's rate is zero
         x = batches.x.contiguous(memory_format=torch.channels_last) if batches.x.ndim == 4 else batches.x
-        counts = batches.steps.amax(1).clamp(max=steps)
-        tensors = (w, x, rows, labels, scale, rate, offsets, found, self._scratch)
-        busy = int(counts.count_nonzero())  # groups that take more steps come first
-        if busy:
-            self._run(*[tensor.data_ptr() for tensor in tensors], steps, chunks, counts.data_ptr(), busy)
-        losses = (found[:, :, :samples, 0].log() + found[:, :, :samples, 1]).mean(2)
+        given: dict[str, Any] = {
+            "pw": w, "prows": rows, "prate": rate, "poffset": offsets, "ploss": found, "px": x,
+            "ptarget": batches.target, "pscale": self._scale, "pscratch": self._scratch,
+            "istride": rows.stride(0), "isize": size, "ichunks": -(-size // chunk),
+            "pstart": start, "pshare": shares, "psums": self._sums, "pcounts": counts,
+            "isteps": steps, "igroups": groups, "ifirst": start is not None, "ilast": shares is not None,
+        }  # fmt: skip
+        values = (given[name] for name in self.program.run.arguments)
+        self._run(*[value.data_ptr() if isinstance(value, Tensor) else value for value in values])
+        losses = (found[:, :, :size, 0].log() + found[:, :, :size, 1]).mean(2)
         return torch.where(active, losses, 0.0).sum(1)
 
-    def _forget_samples_behind(self, used: int) -> None:
-        """What larger batches have left there may not be finite."""
-        if used != self._used:
-            self._features[:, used * LANES :].zero_()
-            self._used = used
+    def total(self) -> Tensor:
+        """The sum of all that were added up since the last one, each with its share."""
+        found = empty(len(self._sums))
+        self._lane_sums(self._sums.data_ptr(), found.data_ptr(), len(self._sums) // LANES)
+        self._sums.zero_()
+        return found
+
+    def _begin_batches_of(self, size: int) -> None:
+        """What larger batches have left behind these may not be finite."""
+        if size != self._size:
+            chunk = self.program.kit.chunk
+            self._features[:, -(-size // chunk) * chunk * LANES :].zero_()
+            self._scale.zero_()[:size] = 1 / size
+            self._size = size

@@ -13,6 +13,7 @@ from fedrecall.client.inputs import Inputs
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.ir import LANES
 from fedrecall.client.lanes.layers import Pixels
+from fedrecall.client.lanes.memory import zeros
 from fedrecall.client.plan import Plan
 from fedrecall.client.step import NOTHING, TOLERANCES, Step, is_near
 from fedrecall.client.work import Job
@@ -52,18 +53,18 @@ class LanesCohort:
         """Kernels for this model, unless there are some; an `UntraceableError` says why there are none."""
         if self._kernels is not None:
             return
-        flat = self.step.flat
-        first = np.repeat(plan.positions[:1, : plan.sizes[0]], LANES, axis=0)
-        batches = self._batches(first, LANES, 1, torch.ones(1, LANES, dtype=torch.long), [])
+        flat, size = self.step.flat, plan.sizes[0]
+        first = np.repeat(plan.positions[:1, :size], LANES, axis=0)
         x, target = self.inputs(self.inputs.federation.train, torch.from_numpy(first[0]))
         kernels = LanesClients(flat, self.job.local, x, pixels=self._pixels)
         vector = start if start.ndim == 1 else start[0]
         flat.w.copy_(vector)
         loss = self.step.eager(x, target, {name: tensor[0] for name, tensor in client.items()}, NOTHING)
         moved = -(flat.g + self.job.local.weight_decay * vector)
-        w, offset = kernels.start(vector, 1), client.get("log_weight")
-        offsets = kernels.offsets(None if offset is None else offset[:1].expand(1, LANES, -1), 1)
-        found = kernels.run(w, batches, offsets, 1.0)
+        w, offset = kernels.weights(1), client.get("log_weight")
+        offsets = kernels.offsets(None if offset is None else offset[:1].expand(LANES, -1))
+        steps = torch.ones(1, LANES, dtype=torch.long)
+        found = kernels.run(w, self._batches(first, size, steps, []), offsets, 1.0, start=vector)
         pairs = ((loss, found[0, 0]), (moved, w[0, : len(vector), 0] - vector))
         if not all(is_near(ours.double(), theirs.double(), TOLERANCES["lanes"]) for ours, theirs in pairs):
             raise UntraceableError("its first step differs from the eager one")
@@ -74,48 +75,55 @@ class LanesCohort:
         self._kernels = None
 
     def train(
-        self, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment
-    ) -> tuple[list[int], list[Tensor], list[float]]:
-        """The clients in the order in which they went into lanes, those with as many steps together; their models
-        in this order, sixteen in a block [clients, parameters], which is a transposed view; and the mean loss over
-        each one's steps. `start` is one vector for all, or one each."""
-        order = np.argsort(-plan.steps, kind="stable")
-        groups = -(-len(order) // LANES)
-        lanes = order[np.arange(groups * LANES).clip(max=len(order) - 1)].reshape(groups, LANES)
-        steps = plan.steps[lanes]
-        steps.reshape(-1)[len(order) :] = 0  # lanes that repeat the last client
-        # Where samples are used as they lie, all groups are made ready at once.
-        size = groups if self._whole else 1
-        models, losses = list[Tensor](), list[float]()
-        for first in range(0, groups, size):
-            part = slice(first, first + size)
-            w, mean = self._groups(plan, lanes[part], torch.from_numpy(steps[part]), start, client, lr, augment)
-            models += w[:, : self.step.flat.w.numel()].transpose(1, 2).unbind()
-            losses += mean.view(-1).tolist()
-        models[-1] = models[-1][: len(order) - (groups - 1) * LANES]
-        return order.tolist(), models, losses[: len(order)]
-
-    def _groups(
-        self, plan: Plan, lanes: np.ndarray, steps: Tensor, start: Tensor, client: Tensors, lr: float,
-        augment: Augment,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Weights [groups, parameters, 16] and mean losses [groups, 16] after all steps."""
+        self, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment, shares: Tensor
+    ) -> tuple[list[Tensor], list[float], Tensor]:
+        """The clients' models, sixteen in a block [clients, parameters] which is a transposed view; the mean loss
+        over each one's steps; and the sum of the models, each times its share. `start` is one vector for all, or
+        one each."""
         kernels = self._kernels
         assert kernels is not None
-        offset = client.get("log_weight")
-        w = kernels.start(start if start.ndim == 1 else start[lanes], len(lanes))
-        offsets = kernels.offsets(None if offset is None else offset[lanes], len(lanes))
-        clients = len(np.unique(lanes))  # the last lanes may repeat one
-        own = [augment[i] for i in lanes.reshape(-1)[:clients]] if augment else []
-        positions = plan.positions[lanes.reshape(-1)]
-        total = torch.zeros(lanes.shape)
-        for first, count, at in self._parts(plan.sizes[: int(steps.max())], bool(augment)):
-            chosen = positions[:, at : at + count * plan.sizes[first]]
-            batches = self._batches(chosen, clients, count, (steps - first).clamp(min=0, max=count), own)
-            total += kernels.run(w, batches, offsets, lr)
-        return w, total / steps.clamp(min=1)
+        models, losses = list[Tensor](), list[float]()
+        # Where samples are used as they lie, all clients are made ready at once.
+        size = len(plan.steps) if self._whole else LANES
+        for first in range(0, len(plan.steps), size):
+            some = slice(first, first + size)
+            own = start if start.ndim == 1 else start[some]
+            prepared = {name: tensor[some] for name, tensor in client.items()}
+            w, mean = self._together(kernels, plan.part(some), own, prepared, lr, augment[some], shares[some])
+            models += w.unbind()
+            losses += mean.tolist()
+        models[-1] = models[-1][: len(losses) - LANES * (len(models) - 1)]
+        return models, losses, kernels.total()
 
-    def _parts(self, sizes: list[int], augments: bool) -> Iterator[tuple[int, int, int]]:
+    def _together(
+        self, kernels: LanesClients, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment,
+        shares: Tensor,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Models [groups of sixteen, 16, parameters] and the clients' mean losses after all steps."""
+        clients = len(plan.steps)
+        lanes = np.arange(-(-clients // LANES) * LANES).clip(max=clients - 1)  # the last ones repeat a client
+        steps, own = torch.zeros(len(lanes), dtype=torch.long), zeros(len(lanes))  # and count nothing
+        steps[:clients], own[:clients] = torch.from_numpy(plan.steps), shares
+        steps, own = steps.view(-1, LANES), own.view(-1, LANES)
+        positions = plan.positions if len(lanes) == clients else plan.positions[lanes]
+        w = kernels.weights(len(steps), None if start.ndim == 1 else start[lanes])
+        offsets = kernels.offsets(client["log_weight"][lanes] if "log_weight" in client else None, len(steps))
+        total = torch.zeros(steps.shape)
+        parts = list(self._parts(plan.sizes, augments=bool(augment)))
+        for part in parts:
+            first, count, at = part
+            chosen = positions[:, at : at + count * plan.sizes[first]]
+            left = (steps - first).clamp_(min=0, max=count)
+            batches = self._batches(chosen, plan.sizes[first], left, augment)
+            total += kernels.run(
+                w, batches, offsets, lr,
+                start=start if start.ndim == 1 and part is parts[0] else None,
+                shares=own if part is parts[-1] else None,
+            )  # fmt: skip
+        models = w[:, : self.step.flat.w.numel()].transpose(1, 2)
+        return models, (total / steps.clamp(min=1)).view(-1)[:clients]
+
+    def _parts(self, sizes: list[int], *, augments: bool) -> Iterator[tuple[int, int, int]]:
         """Steps of one batch size, as many as are made ready together: the first, how many, and where their
         samples begin. What is random about a sample is drawn step by step."""
         first = at = 0
@@ -128,21 +136,15 @@ class LanesCohort:
             yield first, count, at
             first, at = first + count, at + count * size
 
-    def _batches(
-        self, positions: np.ndarray, clients: int, count: int, steps: Tensor, augment: Augment
-    ) -> Batches:
-        """The samples of some steps of groups of sixteen, [lanes of all groups, samples of all steps], of which as
-        many as there are clients have their own."""
-        lanes, samples = positions.shape
+    def _batches(self, positions: np.ndarray, size: int, steps: Tensor, augment: Augment) -> Batches:
+        """The samples of some steps, [lanes of all groups, samples of all steps]."""
         chosen = torch.from_numpy(positions)
         if self._whole:
-            x, target = self._whole
-        else:
-            x, target = self.inputs(self.inputs.federation.train, chosen[:clients].reshape(-1), augment or None)
-            own = torch.arange(lanes).clamp_(max=clients - 1)
-            chosen = own[:, None] * samples + torch.arange(samples)
-        rows = chosen.view(lanes // LANES, LANES, count, samples // count).permute(0, 2, 3, 1)
-        return Batches(x, target, rows, steps)
+            return Batches(*self._whole, chosen, size, steps)
+        clients = len(augment) or len(chosen)
+        x, target = self.inputs(self.inputs.federation.train, chosen[:clients].reshape(-1), augment or None)
+        own = torch.arange(len(chosen)).clamp_(max=clients - 1)
+        return Batches(x, target, own[:, None] * chosen.shape[1] + torch.arange(chosen.shape[1]), size, steps)
 
 
 def samples_as_they_lie(inputs: Inputs) -> tuple[Tensor, Tensor] | None:
@@ -152,4 +154,4 @@ def samples_as_they_lie(inputs: Inputs) -> tuple[Tensor, Tensor] | None:
     transform = inputs.federation.transform
     plain = isinstance(transform, Plain) and x.dtype == torch.float32 and x.ndim == 2
     pixels = isinstance(transform, Images) and not transform.is_random and x.dtype == torch.uint8
-    return (x.flatten(1), target) if (plain or pixels) and x.is_contiguous() else None
+    return (x.flatten(1), target.long()) if (plain or pixels) and x.is_contiguous() else None

@@ -12,6 +12,25 @@ from fedrecall.client.lanes.layers import Grid, Pixels
 Give = Callable[[Function, str, Number], None]  # what is done with a gradient and its place in the vector
 
 
+def choose(kit: Kit, name: str, units: int) -> Function:
+    """The samples of a step, and their labels, for all lanes: `prows` are those of the first lane's client, and
+    those of the next one's lie `istride` further. Units behind the last sample repeat it.
+
+    for unit, lane
+    """
+    f = Function(kit.module, name, "prows", "ptarget", "pchosen", "plabels", "istride", "isize")
+
+    def one(u: Number, lane: Number) -> None:
+        own, place = f.smaller(u, f.index("%isize", -1)), f.index((u, LANES), lane)
+        row = f.at("%prows", (lane, "%istride"), own, size=ADDRESS)
+        f.copy(row, f.at("%pchosen", place, size=ADDRESS), "i64")
+        label = f.at("%ptarget", f.number(row), size=ADDRESS)
+        f.copy(label, f.at("%plabels", place, size=FLOAT), "i32")  # its lower half
+
+    f.loop(units, lambda u: f.loop(LANES, lambda lane: one(u, lane)))
+    return f.done()
+
+
 def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pixels | None = None) -> Function:
     """A unit of samples, each a row of floats or of bytes, images channels last: a lane each. `prows` are their
     numbers.
@@ -23,7 +42,7 @@ def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pix
     length, size = len(places), math.prod(sample)
     step = places_after(sample, grid, length)
     table = constants(kit, f"{name}_places", [f"i64 {place}" for place in places])
-    rows = [f.op(f"load i64, ptr {f.at('%prows', lane, size=ADDRESS)}, align {ADDRESS}") for lane in range(LANES)]
+    rows = [f.number(f.at("%prows", lane, size=ADDRESS)) for lane in range(LANES)]
     item = 1 if pixels else FLOAT
     starts = [f.at("%px", (row, size), size=item) for row in rows]
     if pixels:
@@ -42,7 +61,7 @@ def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pix
     def block(line: Number, first: Number) -> None:
         values = values_at(line, first)
         for k, value in enumerate(f.transposed(values)):
-            at = f.op(f"load i64, ptr {f.at(table, first, k, size=8)}, align 8")
+            at = f.number(f.at(table, first, k, size=ADDRESS))
             f.store(value, f.at("%pto", at, (line, step)))
 
     def whole_line(line: Number) -> None:
@@ -145,6 +164,28 @@ def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, ve
         f.compare("une", rate, ZERO), g, f.constant(-0.0)
     )  # to add that to w changes not even a zero's sign
     f.store(f.fma(rate, g, w), place)
+
+
+def start(kit: Kit, name: str, count: int, cleared: int) -> Function:
+    """A vector of so many floats in every lane, and so many units of zeros behind it."""
+    f = Function(kit.module, name, "pfrom", "pw")
+    f.loop(count, lambda i: f.store(f.spread(f.at("%pfrom", i, size=FLOAT)), f.at("%pw", i)))
+    if cleared:
+        f.loop(cleared, lambda i: f.store(ZERO, f.at("%pw", count, i)))
+    return f.done()
+
+
+def add_up(kit: Kit, name: str, count: int) -> Function:
+    """sums += share w, of a vector of so many units; each lane has a share."""
+    f = Function(kit.module, name, "pw", "pshare", "psums")
+    share = f.load("%pshare")
+
+    def add(i: Number) -> None:
+        place = f.at("%psums", i)
+        f.store(f.fma(share, f.load(f.at("%pw", i)), f.load(place)), place)
+
+    f.loop(count, add)
+    return f.done()
 
 
 def move(kit: Kit, name: str, give: Give) -> Function:

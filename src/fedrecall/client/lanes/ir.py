@@ -119,6 +119,10 @@ class Function:
             return address
         return self.op(f"getelementptr inbounds [{size} x i8], ptr {address}, i64 {index}")
 
+    def number(self, address: str) -> str:
+        """A whole number of memory, of an address's size."""
+        return self.op(f"load i64, ptr {address}, align {ADDRESS}")
+
     # Vectors
 
     def _use(self, lanes: int, part: Number) -> None:
@@ -168,9 +172,9 @@ class Function:
         )
         self.do(f"call void {name}({self.vector} {value}, ptr {address}, i32 {FLOAT}, {self.mask} {kept})")
 
-    def copy_float(self, source: str, target: str) -> None:
-        value = self.op(f"load float, ptr {source}, align {FLOAT}")
-        self.do(f"store float {value}, ptr {target}, align {FLOAT}")
+    def copy(self, source: str, target: str, kind: str = "float") -> None:
+        """A single thing, a float if nothing else is said, from one place to another."""
+        self.do(f"store {kind} {self.op(f'load {kind}, ptr {source}')}, ptr {target}")
 
     def spread(self, address: str) -> str:
         """One float of memory in every lane."""
@@ -290,6 +294,18 @@ class Function:
         self.lines.append(f"E{tag}:")
         self._block = f"E{tag}"
         return list(out) if carried else []
+
+    def when(self, number: Number, body: Callable[[], object]) -> None:
+        """body() if the number is not zero."""
+        self._names += 1
+        tag = f"W{self._names}"
+        self.do(f"br i1 {self.op(f'icmp ne i64 {number}, 0')}, label %{tag}, label %E{tag}")
+        self.lines.append(f"{tag}:")
+        self._block = tag
+        body()
+        self.do(f"br label %E{tag}")
+        self.lines.append(f"E{tag}:")
+        self._block = f"E{tag}"
 
     def parts(self, lanes: int, body: Callable[[Number], object]) -> None:
         """body(part) for each part of so many lanes: within, what is loaded and stored is this part of units."""

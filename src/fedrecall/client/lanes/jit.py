@@ -12,6 +12,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import torch
 
+from fedrecall.client.lanes.ir import KINDS, Function
 from fedrecall.client.lanes.kit import AVX2, AVX512, NEON, Machine
 from fedrecall.client.lanes.object_cache import cached_object
 from fedrecall.errors import InputError
@@ -64,9 +65,10 @@ class Code:
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         self._engine.finalize_object()
 
-    def function(self, name: str, *kinds: type) -> Any:
+    def function(self, f: Function) -> Any:
         """A function to be called while this object lives; other threads of Python run meanwhile."""
-        return ctypes.CFUNCTYPE(None, *kinds)(self._engine.get_function_address(name))
+        kinds = [ctypes.c_void_p if KINDS[name[0]] == "ptr" else ctypes.c_int64 for name in f.arguments]
+        return ctypes.CFUNCTYPE(None, *kinds)(self._engine.get_function_address(f.name))
 
 
 def target_machine(target: Any, cpu: Cpu) -> Any:

@@ -106,7 +106,7 @@ class Kit:
         if self.clients:
             f.store_here(f.load(source), target)
         else:
-            f.copy_float(source, target)
+            f.copy(source, target)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,10 @@ from fedrecall.client.lanes.ir import ADDRESS, FLOAT, LANES, UNIT, Function, Num
 from fedrecall.client.lanes.kit import Kit, Machine
 from fedrecall.client.lanes.layers import Chain, Convolution, Grid, Linear, Pixels, Pooling, Spatial, after
 
+# What a step of sixteen clients is given: that is theirs alone, or the same for all.
+OF_GROUP = ("pw", "prows", "prate", "poffset", "ploss")
+OF_ALL = ("px", "ptarget", "pscale", "pscratch", "istride", "isize", "ichunks")
+
 
 @dataclass(frozen=True)
 class Update:
@@ -84,7 +88,7 @@ class Program:
             velocity = chain.parameters
             give = partial(ends.update, momentum=update.momentum, decay=update.decay, velocity=velocity)
             self._write_features(give)
-            self._write_groups(self._write_run(give), 2 if update.momentum else 1)
+            self._write_groups(self._write_step(give), 2 if update.momentum else 1)
         self.text = self.kit.module.text()
 
     # Where things lie
@@ -232,16 +236,16 @@ class Program:
 
     # All of it
 
-    def _forward(self, f: Function) -> None:
-        """From the samples to the last layer's output."""
+    def _forward(self, f: Function, rows: str) -> None:
+        """From the samples at these rows to the last layer's output."""
         for call in self.packs:
             call.write(f)
 
         def chunk(c: Number) -> None:
             first = self.at_x[0].address(f, c)
             for n in range(self.kit.chunk):
-                rows = f.at("%prows", (c, self.kit.chunk * LANES), n * LANES, size=ADDRESS)
-                f.call(self.gather, "%px", rows, f.at(first, n))
+                own = f.at(rows, (c, self.kit.chunk * LANES), n * LANES, size=ADDRESS)
+                f.call(self.gather, "%px", own, f.at(first, n))
             for call in self.images_there:
                 call.write(f, c)
 
@@ -265,53 +269,57 @@ class Program:
 
     def _write_forward_and_backward(self) -> None:
         clear, lane_sums = ends.clear(self.kit, "clear"), ends.lane_sums(self.kit, "lane_sums")
-        f = Function(self.kit.module, "forward", "pw", "px", "prows", "pscratch", "ichunks")
-        self._forward(f)
+        f = self.forward = Function(self.kit.module, "forward", "pw", "px", "prows", "pscratch", "ichunks")
+        self._forward(f, "%prows")
         f.done()
-        f = Function(self.kit.module, "backward", "pw", "pg", "pscratch", "ichunks")
+        f = self.backward = Function(self.kit.module, "backward", "pw", "pg", "pscratch", "ichunks")
         self._backward(f, clear)
         for at, (place, count) in self.sums.items():
             Call(lane_sums, (place, Place(at * FLOAT, base="%pg")), (whole_units(count) // LANES,)).write(f)
         f.done()
 
-    def _write_run(self, give: ends.Give) -> Function:
-        """All steps of sixteen clients: rows and labels of the samples, what each sample of a step counts, and a
-        rate for each lane and step."""
-        module, units = self.kit.module, self.units
-        clear, loss = ends.clear(self.kit, "clear"), ends.loss(self.kit, "loss", self.chain.outputs, units)
-        move = ends.move(self.kit, "move", give)
-        names = ("pw", "px", "prows", "plabels", "pscale", "prate", "poffset", "ploss", "pscratch")
-        f = step = Function(module, "step", *names, "ichunks")
-        self._forward(f)
+    def _write_step(self, give: ends.Give) -> Function:
+        """One step of sixteen clients: where its rows and the target of all samples are, what each sample counts,
+        and a rate for each lane."""
+        kit, units = self.kit, self.units
+        clear, move = ends.clear(kit, "clear"), ends.move(kit, "move", give)
+        choose, loss = ends.choose(kit, "choose", units), ends.loss(kit, "loss", self.chain.outputs, units)
+        chosen, labels = self._room(units * LANES, ADDRESS), self._room(units)
+        f = Function(kit.module, "step", *OF_GROUP, *OF_ALL)
+        rows, at_labels = chosen.address(f, 0), labels.address(f, 0)
+        f.call(choose, "%prows", "%ptarget", rows, at_labels, "%istride", "%isize")
+        self._forward(f, rows)
         z, g = Place(self.at_h[-1]).address(f, 0), Place(self.at_gh[-1]).address(f, 0)
-        f.call(loss, z, "%poffset", "%plabels", "%pscale", g, "%ploss")
+        f.call(loss, z, "%poffset", at_labels, "%pscale", g, "%ploss")
         self._backward(f, clear)
         for at, (place, count) in self.sums.items():
             f.call(move, place.address(f, 0), "%pw", "%prate", at, count)
-        f.done()
-        f = Function(module, "run", *names, "isteps", "ichunks")
-
-        def one(s: Number) -> None:
-            rows, labels = f.at("%prows", (s, units * LANES), size=ADDRESS), f.at("%plabels", (s, units))
-            rate, losses = f.at("%prate", s), f.at("%ploss", (s, 2 * units))
-            f.call(step, "%pw", "%px", rows, labels, "%pscale", rate, "%poffset", losses, "%pscratch", "%ichunks")
-
-        f.loop("%isteps", one)
         return f.done()
 
-    def _write_groups(self, run: Function, vectors: int) -> None:
-        """Several groups of sixteen, one after the other: all that is a group's own lies behind the one before it,
-        with room for `isteps` steps, of which `pcounts` says how many it takes."""
-        f = Function(self.kit.module, "run_groups", *run.arguments, "pcounts", "igroups")
-        samples = f.index(("%isteps", self.units))
+    def _write_groups(self, step: Function, vectors: int) -> None:
+        """All steps of several groups of sixteen, one group after the other. `ifirst`: their weights begin as
+        `pstart` is. `ilast`: they are done, and added up with the shares that they have. All that is a group's own
+        lies behind what is the group's before, with room for `isteps` steps; `pcounts` says how many it takes."""
+        kit, chain = self.kit, self.chain
+        start = ends.start(kit, "start", chain.parameters, (vectors - 1) * chain.parameters)
+        add_up = ends.add_up(kit, "add_up", chain.parameters)
+        self.lane_sums = ends.lane_sums(kit, "lane_sums")
+        own = ("pstart", "pshare", "psums", "pcounts", "isteps", "igroups", "ifirst", "ilast")
+        f = self.run = Function(kit.module, "run", *OF_GROUP, *OF_ALL, *own)
 
         def group(g: Number) -> None:
-            rows = f.at("%prows", (g, f.index((samples, LANES))), size=ADDRESS)
-            labels, rate = f.at("%plabels", (g, samples)), f.at("%prate", (g, "%isteps"))
-            offset, loss = f.at("%poffset", (g, self.chain.outputs)), f.at("%ploss", (g, f.index((samples, 2))))
-            steps = f.op(f"load i64, ptr {f.at('%pcounts', g, size=ADDRESS)}, align {ADDRESS}")
-            w = f.at("%pw", (g, self.chain.parameters * vectors))
-            f.call(run, w, "%px", rows, labels, "%pscale", rate, offset, loss, "%pscratch", steps, "%ichunks")
+            w, offset = f.at("%pw", (g, chain.parameters * vectors)), f.at("%poffset", (g, chain.outputs))
+            rows = f.at("%prows", (f.index((g, LANES)), "%istride"), size=ADDRESS)
+            f.when("%ifirst", lambda: f.call(start, "%pstart", w))
+
+            def one(s: Number) -> None:
+                at = f.index((g, "%isteps"), s)
+                rate, loss = f.at("%prate", at), f.at("%ploss", (at, 2 * self.units))
+                own = w, f.at(rows, (s, "%isize"), size=ADDRESS), rate, offset, loss
+                f.call(step, *own, *[f"%{name}" for name in OF_ALL])
+
+            f.loop(f.number(f.at("%pcounts", g, size=ADDRESS)), one)
+            f.when("%ilast", lambda: f.call(add_up, w, f.at("%pshare", g), "%psums"))
 
         f.loop("%igroups", group)
         f.done()

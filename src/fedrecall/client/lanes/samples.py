@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -37,9 +36,7 @@ class LanesStep:
         self._program = program = Program(chain_of(flat, x), -(-local.batch_size // LANES), cpu.machine)
         self._scratch = scratch(program)
         code = self._code = Code(program.text, cpu)
-        address, number = ctypes.c_void_p, ctypes.c_int64
-        self._forward = code.function("forward", *[address] * 4, number)
-        self._backward = code.function("backward", *[address] * 3, number)
+        self._forward, self._backward = code.function(program.forward), code.function(program.backward)
         width = program.units * LANES
         self._features = self._view(program.at_h[0], program.chain.features, width)
         self._logits = self._view(program.at_h[-1], program.chain.outputs, width)
