@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import ctypes
 import math
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -149,15 +147,9 @@ def work(program: Program, name: str) -> int:
 
 def caller(code: Code, kernel: Function) -> Callable[[], None]:
     """A call of the kernel on memory of zeros."""
-    kinds: list[Any] = []
-    values: list[Any] = []
-    rooms = []
-    for name in kernel.arguments:
-        room = torch.zeros(ROOM // 4 + 16)
-        rooms.append(room)
-        kinds.append(ctypes.c_int64 if name[0] == "i" else ctypes.c_void_p)
-        values.append(room.data_ptr() + -room.data_ptr() % 64)
-    function = code.function(kernel.name, *kinds)
+    rooms = [torch.zeros(ROOM // 4 + 16) for _ in kernel.arguments]
+    values = [room.data_ptr() + -room.data_ptr() % 64 for room in rooms]
+    function = code.function(kernel)
 
     def call() -> None:
         function(*values)
@@ -195,7 +187,7 @@ def peak(cpu: Cpu) -> float:
     f.done()
     room = torch.zeros(16 * (sums + 4))
     code = Code(module.text(), cpu)
-    function = code.function("peak", ctypes.c_void_p)
+    function = code.function(f)
     least = duration(lambda: function(room.data_ptr() + -room.data_ptr() % 64))
     return 2 * sums * rounds * LANES / least / 1e9
 

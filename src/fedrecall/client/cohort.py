@@ -23,7 +23,7 @@ from fedrecall.client.hidden_state import CHANGES, generators
 from fedrecall.client.inputs import Inputs
 from fedrecall.client.plan import Plan
 from fedrecall.client.step import Compared, Step
-from fedrecall.client.work import Job, Rows, row_weights
+from fedrecall.client.work import Job, Rows
 from fedrecall.data.transform import Generators
 from fedrecall.labels import Labels, shares
 from fedrecall.models.build import least_samples
@@ -46,7 +46,7 @@ class CohortResult:
     buffers: Tensors  # "b" and "i", a row each; all of it on the CPU
     states: list[Tensors]  # of the same clients, before
     note: str | None = None  # what the user should know
-    summed: Tensor | None = None  # the models, with their weights, where they were added up
+    summed: Tensor | None = None  # the models with their weights, where the kernels have added them up
 
 
 class Cohort:
@@ -105,11 +105,9 @@ class Cohort:
             return None
         self._recorded = self._recorded or self.step.fingerprint()
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
-        samples, steps = plan.samples.tolist(), plan.steps.tolist()
-        weights = row_weights(samples, steps, job.algorithm)
-        models, losses, summed = lanes.train(plan, start, client, tasks[0].lr, augment, torch.tensor(weights))
+        models, losses, summed = lanes.train(plan, start, client, tasks[0].lr, augment)
         none = {name: buffer.expand(len(tasks), -1) for name, buffer in buffers.items()}
-        return CohortResult(Rows(tasks, samples, steps, losses), models, none, states, summed=summed)
+        return CohortResult(plan.rows(losses), models, none, states, summed=summed)
 
     def _mapped_steps(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
         """The step of one client, mapped over all of them."""
@@ -153,9 +151,8 @@ class Cohort:
             total += loss
             b, i = new_b, new_i
         mean = total.cpu() / torch.from_numpy(plan.steps).clamp(min=1)
-        rows = Rows(tasks, plan.samples.tolist(), plan.steps.tolist(), mean.tolist())
         home = self.device.home({"w": w, "b": b, "i": i})
-        return CohortResult(rows, [home.pop("w")], home, before, self.note)
+        return CohortResult(plan.rows(mean.tolist()), [home.pop("w")], home, before, self.note)
 
     def _stacked(self, name: str, published: Tensor, states: list[Tensors], *, own: bool) -> Tensor:
         if own and any(name in state for state in states):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrecall.client.batches import steps_per_epoch
-from fedrecall.client.work import Job, TrainTask
+from fedrecall.client.work import Job, Rows, TrainTask
 from fedrecall.data.federation import Federation
 from fedrecall.rng import orders
 
@@ -23,13 +23,18 @@ class Plan:
     positions: np.ndarray  # [clients, samples of all steps]
     sizes: list[int]  # of each step's batch, the same for all
     steps: np.ndarray  # [clients]: how many of the steps a client takes
+    weights: np.ndarray  # [clients]: what its model counts in the sum of the models
+
+    def rows(self, losses: list[float]) -> Rows:
+        """The clients, with the mean losses over their steps."""
+        return Rows(self.tasks, self.samples.tolist(), self.steps.tolist(), losses, self.weights.tolist())
 
     def part(self, rows: slice) -> Plan:
         """Some of the clients, with the steps that one of them takes."""
         steps = self.steps[rows]
         sizes = self.sizes[: int(steps.max())]
         own = self.tasks[rows], self.clients[rows], self.samples[rows], self.positions[rows, : sum(sizes)]
-        return Plan(*own, sizes, steps)
+        return Plan(*own, sizes, steps, self.weights[rows])
 
 
 def plan_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least: int) -> Plan:
@@ -43,6 +48,8 @@ def plan_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least:
     steps = np.full(len(tasks), first.steps or local.steps or 0)
     if not steps[0]:
         steps = (local.epochs or 0) * per_epoch
+    _, of_size = np.unique(which, return_index=True)
+    each = [job.algorithm.weight("w", int(samples[i]), int(steps[i])) for i in of_size]
     sizes = [size] * int(steps.max())
     if local.partial_batch == "keep":  # then all have equally many samples
         sizes = [min(size, int(samples[0]) - size * (s % int(per_epoch[0]))) for s in range(len(sizes))]
@@ -58,4 +65,4 @@ def plan_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least:
             positions[rows, start:stop] = np.take_along_axis(own, order, axis=1)[:, : stop - start]
             start = stop
         positions[rows, start:] = own[:, :1]  # of steps that these clients do not take
-    return Plan(tasks, clients, samples, positions, sizes, steps)
+    return Plan(tasks, clients, samples, positions, sizes, steps, np.array(each)[which])

@@ -203,6 +203,7 @@ class Rows:
     samples: list[int]
     steps: list[int]
     losses: list[float]
+    weights: list[float]  # of their models in the sum
 
     def pairs(self) -> list[tuple[int, int]]:
         """Samples and steps of each."""
@@ -210,7 +211,8 @@ class Rows:
 
     def only(self, kept: Sequence[bool]) -> Rows:
         tasks, samples = list(compress(self.tasks, kept)), list(compress(self.samples, kept))
-        return Rows(tasks, samples, list(compress(self.steps, kept)), list(compress(self.losses, kept)))
+        steps, losses = list(compress(self.steps, kept)), list(compress(self.losses, kept))
+        return Rows(tasks, samples, steps, losses, list(compress(self.weights, kept)))
 
 
 @dataclass
@@ -226,21 +228,15 @@ class TrainedGroup:
 
     @classmethod
     def of(
-        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, algorithm: Algorithm, note: str | None = None,
-        summed_models: Tensor | None = None,
+        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, note: str | None = None,
+        summed: Tensor | None = None,
     ) -> TrainedGroup:  # fmt: skip
-        """The group and its sums, unless the models' is there: in the model's precision, for groups are equal to
-        `serial` up to rounding."""
-        weights = row_weights(rows.samples, rows.steps, algorithm)
-        if summed_models is None:
-            parts = torch.split(torch.tensor(weights, dtype=models[0].dtype), [len(block) for block in models])
-            summed_models = parts[0] @ models[0]
-            for part, block in zip(parts[1:], models[1:]):
-                summed_models.addmv_(block.t(), part)
-        summed = {"w": summed_models}
+        """The group and its sums, where that of the models is not there: in the model's precision, for groups are
+        equal to `serial` up to rounding."""
+        sums = {"w": weighted_sum(models, rows.weights) if summed is None else summed}
         if buffers:
-            summed["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
-        return cls(rows, models, buffers, sum(weights), summed, note)
+            sums["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
+        return cls(rows, models, buffers, sum(rows.weights), sums, note)
 
     def states(self) -> dict[int, int]:
         return {}
@@ -252,8 +248,7 @@ class TrainedGroup:
         return []  # who is probed is not in a group
 
     def bytes(self, payload: Payload) -> int:
-        own = payload.bytes({}, self.buffers)
-        return own + sum(payload.bytes({"w": block}, {}) for block in self.models)
+        return payload.bytes({}, self.buffers) + len(self.rows.tasks) * payload.bytes({"w": self.models[0][0]}, {})
 
     def finite_part(self, algorithm: Algorithm) -> tuple[TrainedGroup | None, list[int]]:
         if all(is_finite(tensor) for tensor in self.summed.values()):
@@ -266,7 +261,7 @@ class TrainedGroup:
             return None, dropped
         buffers = {name: stacked[good] for name, stacked in self.buffers.items()}
         rows = self.rows.only(good.tolist())
-        return TrainedGroup.of(rows, [w[good]], buffers, algorithm, self.note), dropped
+        return TrainedGroup.of(rows, [w[good]], buffers, self.note), dropped
 
     def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
         """All rows at once, each with its weight."""
@@ -341,11 +336,13 @@ Trained = TrainResult | TrainedGroup | Summed
 Result = Trained | EvaluateResult | Missing
 
 
-def row_weights(samples: list[int], steps: list[int], algorithm: Algorithm) -> list[float]:
-    """What the models of clients with so many samples and steps count in their sum."""
-    pairs = list(zip(samples, steps))
-    each = {pair: algorithm.weight("w", *pair) for pair in set(pairs)}
-    return [each[pair] for pair in pairs]
+def weighted_sum(models: Sequence[Tensor], weights: list[float]) -> Tensor:
+    """Of the rows of all blocks."""
+    parts = torch.split(torch.tensor(weights, dtype=models[0].dtype), [len(block) for block in models])
+    total = parts[0] @ models[0]
+    for part, block in zip(parts[1:], models[1:]):
+        total.addmv_(block.t(), part)
+    return total
 
 
 def look_at_update(sums: Sums, tree: SumTree, sent: Tensors, algorithm: Algorithm) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from queue import SimpleQueue
@@ -15,7 +14,6 @@ from threading import Thread
 from typing import Any, TypeVar
 
 PAUSE = 0.2  # seconds: not on every system does a signal wake who waits
-AHEAD = 2  # calls for each thread that are under way or wait
 GRACE = 2.0  # seconds for what is under way when the threads are closed
 
 T = TypeVar("T")
@@ -34,25 +32,20 @@ class Threads:
             thread.start()
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """The function of each item, in their order. Items are asked for as they are needed, a few ahead."""
-        futures: deque[Future[R]] = deque()
+        """The function of each item, in their order; all are begun at once."""
+        futures: list[Future[R]] = []
+        for item in items:
+            futures.append(Future())
+            self._calls.put((futures[-1], function, item))
+        futures.reverse()
         try:
-            for item in items:
-                futures.append(Future())
-                self._calls.put((futures[-1], function, item))
-                if len(futures) > AHEAD * len(self._threads):
-                    yield self._first(futures)
             while futures:
-                yield self._first(futures)
+                while not wait(futures[-1:], PAUSE).done:
+                    pass
+                yield futures.pop().result()  # not kept here: it is large
         finally:
             for future in futures:
                 future.cancel()
-
-    def _first(self, futures: deque[Future[R]]) -> R:
-        """The result that comes first, when it is there."""
-        while not wait([futures[0]], PAUSE).done:
-            pass
-        return futures.popleft().result()  # not kept here: it is large
 
     def close(self) -> None:
         """End the threads. What is under way is interrupted, and left behind if it takes no notice."""

@@ -94,25 +94,21 @@ class Vectorised(Engine):
                 self.failed = None
                 yield result
             return
-        least = self._all[0].least
-        plans = (plan_of(self.job, self.federation, group, least) for group in self._groups(training))
-        for results in self._threads.map(self._train, plans):
+        for results in self._threads.map(self._train, self._plans(training)):
             yield from results
 
-    def _groups(self, tasks: Sequence[TrainTask]) -> list[list[TrainTask]]:
-        """Clients with batches of the same sizes together, the largest first, in equal batches of models."""
-        local, groups = self.job.local, list[list[TrainTask]]()
+    def _plans(self, tasks: Sequence[TrainTask]) -> Iterator[Plan]:
+        """Clients with batches of the same sizes together, the largest first, in batches of models. They are planned
+        before they train, all at once: beside threads that are about to compute it would take longer."""
+        local = self.job.local
         sizes = self.federation.train_sizes(np.array([task.client for task in tasks]))
         alike = sizes if local.partial_batch == "keep" else np.minimum(sizes, local.batch_size)
-        for size in np.unique(alike)[::-1]:
-            places = np.flatnonzero(alike == size)
-            together = [tasks[place] for place in places.tolist()]
-            if local.step == "lanes":
-                samples = (local.steps or 0) * int(size) or (local.epochs or 0) * int(sizes[places[0]])
-                groups += by_sixteens(together, self._worker.flat.w.numel() * samples)
-            else:
-                groups += evenly(together)
-        return groups
+        for size in np.unique(alike)[::-1].tolist():
+            together = [tasks[place] for place in np.flatnonzero(alike == size).tolist()]
+            plan = plan_of(self.job, self.federation, together, self._all[0].least)
+            work = self._worker.flat.w.numel() * int(plan.steps[0]) * size
+            parts = by_sixteens(len(together), work) if local.step == "lanes" else evenly(len(together))
+            yield from map(plan.part, parts)
 
     def _train(self, plan: Plan) -> Iterable[Trained]:
         tasks, states = plan.tasks, self._worker.client_states(plan.tasks)
@@ -136,9 +132,7 @@ class Vectorised(Engine):
 
     def _summed(self, trained: CohortResult) -> TrainedGroup:
         buffers = trained.buffers if self._worker.flat.has_buffers else {}
-        return TrainedGroup.of(
-            trained.rows, trained.models, buffers, self.job.algorithm, trained.note, trained.summed
-        )
+        return TrainedGroup.of(trained.rows, trained.models, buffers, trained.note, trained.summed)
 
     def _finished(self, trained: CohortResult) -> Iterator[TrainResult]:
         """The result of each client: what it sends and keeps."""
@@ -155,15 +149,15 @@ class Vectorised(Engine):
         torch.set_num_threads(self._threads_before)
 
 
-def by_sixteens(tasks: list[TrainTask], work: int) -> list[list[TrainTask]]:
+def by_sixteens(clients: int, work: int) -> list[slice]:
     """A quarter each, or as many clients of so much work as are worth the calls: in whole sixteens, and no more
     than `CLIENTS`."""
-    quarter, enough = -(-len(tasks) // 64) * 16, -(-LEAST_WORK // (max(work, 1) * 16)) * 16
+    quarter, enough = -(-clients // 64) * 16, -(-LEAST_WORK // (max(work, 1) * 16)) * 16
     size = min(CLIENTS, max(quarter, enough))
-    return [tasks[i : i + size] for i in range(0, len(tasks), size)]
+    return [slice(first, first + size) for first in range(0, clients, size)]
 
 
-def evenly(tasks: list[TrainTask]) -> list[list[TrainTask]]:
+def evenly(clients: int) -> list[slice]:
     """By their number alone, so that all threads come to the same bits, however many there are."""
-    parts = -(-len(tasks) // CLIENTS)
-    return [tasks[i * len(tasks) // parts : (i + 1) * len(tasks) // parts] for i in range(parts)]
+    parts = -(-clients // CLIENTS)
+    return [slice(i * clients // parts, (i + 1) * clients // parts) for i in range(parts)]

@@ -62,5 +62,5 @@ class Journal:
         self.folder.append(files.METRICS, round.line)
         if round.by_client:
             self.folder.append(files.CLIENTS, round.by_client)
-        rounded = {key: float(np.round(value, 6)) for key, value in seconds.items()}
+        rounded = {key: float(f"{value:.6f}") for key, value in seconds.items()}
         self.folder.append(files.TIMINGS, {"round": round.number, **rounded})

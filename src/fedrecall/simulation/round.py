@@ -258,10 +258,12 @@ class Experiment:
         if self.algorithm.pooled:
             return [TrainTask(t, 0, EVERYONE, lr, steps=sum(map(self._steps_of, clients)))]
         # The largest first, so that no worker idles at the end; the order is the same on every engine.
-        places = np.argsort(-self.federation.train_sizes(np.array(clients)), kind="stable")
+        ids = np.array(clients)
+        places = np.argsort(-self.federation.train_sizes(ids), kind="stable")
+        version = states.versions.get
         return [
-            TrainTask(t, order, client, lr, state_version=states.version(client))
-            for order, client in enumerate(clients[place] for place in places.tolist())
+            TrainTask(t, order, client, lr, 0, version(client, 0))
+            for order, client in enumerate(ids[places].tolist())
         ]
 
     def _steps_of(self, client: int) -> int:

@@ -15,6 +15,7 @@ from fedrecall import Local
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.jit import HASWELL, Cpu
 from fedrecall.client.lanes.layers import Pixels
+from fedrecall.client.lanes.memory import zeros
 from fedrecall.vector import FlatModel
 
 LANES, STEPS, BATCH, SAMPLES, LR = 16, 3, 6, 30, 0.1
@@ -41,12 +42,13 @@ class Group:
         order = torch.arange(LANES) if order is None else order
         kernels = LanesClients(self.flat, self.local, self.x[:2], cpu)
         w = kernels.weights(1, None if start is None else start[order])
-        offsets, begin = kernels.offsets(self.offset[order]), self.flat.w if start is None else None
-        losses = kernels.run(w, self.batches(self.rows[order], self.steps[order]), offsets, LR, start=begin)
+        begin, losses = self.flat.w if start is None else None, zeros(1, LANES)
+        batches = self.batches(self.rows[order], self.steps[order])
+        kernels.run(w, batches, kernels.offsets(self.offset[order]), losses, LR, start=begin)
         return w[0, : len(self.flat.w)].t(), losses[0]
 
-    def batches(self, rows: Tensor, steps: Tensor) -> Batches:
-        return Batches(self.x, self.y, rows.flatten(1), rows.shape[2], steps.view(-1, LANES))
+    def batches(self, rows: Tensor, steps: Tensor, begun: int = 0) -> Batches:
+        return Batches(self.x, self.y, rows.flatten(1), rows.shape[2], steps.view(-1, LANES).int(), begun)
 
     def alone(self, k: int) -> tuple[Tensor, float]:
         """A client in float64, by torch.optim."""
@@ -83,11 +85,11 @@ def test_bytes_are_read_as_the_images_that_they_are() -> None:
     floats, losses = group.train()
     read = replace(group.batches(group.rows, group.steps), x=stored.flatten(1))
     kernels = LanesClients(group.flat, group.local, group.x[:2], pixels=Pixels(scale, shift))
-    w = kernels.weights(1)
-    found = kernels.run(w, read, kernels.offsets(group.offset), LR, start=group.flat.w)[0]
+    w, found = kernels.weights(1), zeros(1, LANES)
+    kernels.run(w, read, kernels.offsets(group.offset), found, LR, start=group.flat.w)
     moved = (floats - group.flat.w).norm()
     assert (w[0, : len(group.flat.w)].t() - floats).norm() <= 2e-5 * moved
-    assert torch.allclose(found, losses, rtol=1e-5)
+    assert torch.allclose(found[0], losses, rtol=1e-5)
 
 
 def test_groups_that_follow_each_other_have_the_bits_of_each_alone() -> None:
@@ -97,11 +99,12 @@ def test_groups_that_follow_each_other_have_the_bits_of_each_alone() -> None:
     rows = torch.stack([group.rows, group.rows.flip(1), group.rows])
     kernels = LanesClients(group.flat, group.local, group.x[:2])
     offsets = kernels.offsets(group.offset.repeat(3, 1), 3)
-    w, start = kernels.weights(3), group.flat.w
-    losses = kernels.run(w, group.batches(rows.flatten(0, 1), steps), offsets, LR, start=start)
+    w, losses = kernels.weights(3), zeros(3, LANES)
+    kernels.run(w, group.batches(rows.flatten(0, 1), steps), offsets, losses, LR, start=group.flat.w)
     for g in range(3):
-        alone, own = kernels.weights(1), group.batches(rows[g], steps[g])
-        assert torch.equal(kernels.run(alone, own, offsets[g : g + 1], LR, start=start)[0], losses[g])
+        alone, loss = kernels.weights(1), zeros(1, LANES)
+        kernels.run(alone, group.batches(rows[g], steps[g]), offsets[g : g + 1], loss, LR, start=group.flat.w)
+        assert torch.equal(loss[0], losses[g])
         assert torch.equal(alone[0], w[g])
     assert torch.equal(w[2, : len(group.flat.w)], group.flat.w[:, None].expand(-1, LANES))
     assert not torch.equal(w[0], w[1])
@@ -115,16 +118,18 @@ def test_models_are_added_up_with_the_shares_that_they_have(cpu) -> None:
     steps, shares = torch.full((2, LANES), 2), torch.rand(2, LANES, generator=torch.Generator().manual_seed(5))
     shares[1, 9:] = 0
     offsets, w = kernels.offsets(group.offset.repeat(2, 1), 2), kernels.weights(2)
-    first, second = (group.rows[:, s : s + 1].repeat(2, 1, 1) for s in range(2))
-    kernels.run(w, group.batches(first, steps - 1), offsets, LR, start=group.flat.w)
-    kernels.run(w, group.batches(second, steps - 1), offsets, LR, shares=shares)
+    first, second = (group.batches(group.rows[:, s : s + 1].repeat(2, 1, 1), steps, s) for s in range(2))
+    losses, losses_at_once = zeros(2, LANES), zeros(2, LANES)
+    kernels.run(w, first, offsets, losses, LR, start=group.flat.w)
+    kernels.run(w, second, offsets, losses, LR, shares=shares)
     count = len(group.flat.w)
     wanted = torch.einsum("gl,gpl->p", shares.double(), w[:, :count].double())
     assert torch.allclose(kernels.total().double(), wanted, rtol=1e-6, atol=1e-6)
     assert not kernels.total().any()  # another sum begins
-    at_once = kernels.weights(2)
-    kernels.run(at_once, group.batches(group.rows.repeat(2, 1, 1), steps), offsets, LR, start=group.flat.w)
+    at_once, both = kernels.weights(2), group.batches(group.rows.repeat(2, 1, 1), steps)
+    kernels.run(at_once, both, offsets, losses_at_once, LR, start=group.flat.w)
     assert torch.equal(at_once, w)
+    assert torch.equal(losses, losses_at_once)
 
 
 def spread(flat: FlatModel, w: Tensor) -> Tensor:

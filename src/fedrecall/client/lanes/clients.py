@@ -26,7 +26,8 @@ class Batches:
     target: Tensor  # [samples]
     rows: Tensor  # [16 x groups, samples of all these steps], places in x and target
     size: int  # samples of a step
-    steps: Tensor  # [groups, 16]: how many of these steps each client takes; none in a lane that repeats another
+    steps: Tensor  # [groups, 16] int32: how many each client takes in all; none in a lane that repeats another
+    begun: int = 0  # how many it has taken before these
 
 
 class LanesClients:
@@ -47,6 +48,7 @@ class LanesClients:
         features = self._scratch[program.at_h[0] // FLOAT :][: program.chain.features * width]
         self._features = features.view(-1, width)
         self._scale, self._size = zeros(program.units, LANES), 0  # of the batches before
+        self._rate = zeros(1)
 
     def weights(self, groups: int, start: Tensor | None = None) -> Tensor:
         """Memory for [groups, parameters, 16] and momentum behind them; `start` is [16 x groups, parameters]."""
@@ -63,34 +65,28 @@ class LanesClients:
         return found if offset is None else found.copy_(offset.view(groups, LANES, -1).transpose(1, 2))
 
     def run(
-        self, w: Tensor, batches: Batches, offsets: Tensor, lr: float, *,
+        self, w: Tensor, batches: Batches, offsets: Tensor, losses: Tensor, lr: float, *,
         start: Tensor | None = None, shares: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        """Take these steps, in place. Returns the sum of each client's losses over its own steps, [groups, 16].
+    ) -> None:  # fmt: skip
+        """Take these steps, in place. To `losses` [groups, 16] those of each client's own steps are added.
 
         With `start` all clients begin from this vector, whatever there is in `w`. With `shares` [groups, 16] they
         are added up when they have taken their steps: `total` has the sum.
         """
-        groups, size = len(w), batches.size
-        rows = batches.rows if batches.rows.stride(1) == 1 else batches.rows.contiguous()
-        steps, chunk = rows.shape[1] // size, self.program.kit.chunk
+        size, chunk = batches.size, self.program.kit.chunk
         self._begin_batches_of(size)
-        found = empty(groups, steps, self.program.units, 2, LANES)
-        active = torch.arange(steps)[:, None] < batches.steps[:, None]
-        rate = empty(groups, steps, LANES).copy_(torch.where(active, -lr, 0.0))
-        counts = batches.steps.amax(1).clamp_(1, steps)  # of none that it takes, a lane's rate is zero
+        rows = batches.rows if batches.rows.stride(1) == 1 else batches.rows.contiguous()
         x = batches.x.contiguous(memory_format=torch.channels_last) if batches.x.ndim == 4 else batches.x
+        self._rate[0] = -lr
         given: dict[str, Any] = {
-            "pw": w, "prows": rows, "prate": rate, "poffset": offsets, "ploss": found, "px": x,
-            "ptarget": batches.target, "pscale": self._scale, "pscratch": self._scratch,
-            "istride": rows.stride(0), "isize": size, "ichunks": -(-size // chunk),
-            "pstart": start, "pshare": shares, "psums": self._sums, "pcounts": counts,
-            "isteps": steps, "igroups": groups, "ifirst": start is not None, "ilast": shares is not None,
+            "pw": w, "prows": rows, "poffset": offsets, "ploss": losses, "px": x, "ptarget": batches.target,
+            "pscale": self._scale, "pscratch": self._scratch, "istride": rows.stride(0), "isize": size,
+            "ichunks": -(-size // chunk), "psteps": batches.steps, "plr": self._rate, "pstart": start,
+            "pshare": shares, "psums": self._sums, "isteps": rows.shape[1] // size, "ibegun": batches.begun,
+            "igroups": len(w), "ifirst": start is not None, "ilast": shares is not None,
         }  # fmt: skip
         values = (given[name] for name in self.program.run.arguments)
         self._run(*[value.data_ptr() if isinstance(value, Tensor) else value for value in values])
-        losses = (found[:, :, :size, 0].log() + found[:, :, :size, 1]).mean(2)
-        return torch.where(active, losses, 0.0).sum(1)
 
     def total(self) -> Tensor:
         """The sum of all that were added up since the last one, each with its share."""

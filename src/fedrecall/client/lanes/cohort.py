@@ -63,8 +63,8 @@ class LanesCohort:
         moved = -(flat.g + self.job.local.weight_decay * vector)
         w, offset = kernels.weights(1), client.get("log_weight")
         offsets = kernels.offsets(None if offset is None else offset[:1].expand(LANES, -1))
-        steps = torch.ones(1, LANES, dtype=torch.long)
-        found = kernels.run(w, self._batches(first, size, steps, []), offsets, 1.0, start=vector)
+        steps, found = torch.ones(1, LANES, dtype=torch.int32), zeros(1, LANES)
+        kernels.run(w, self._batches(first, size, steps, 0, []), offsets, found, 1.0, start=vector)
         pairs = ((loss, found[0, 0]), (moved, w[0, : len(vector), 0] - vector))
         if not all(is_near(ours.double(), theirs.double(), TOLERANCES["lanes"]) for ours, theirs in pairs):
             raise UntraceableError("its first step differs from the eager one")
@@ -75,11 +75,11 @@ class LanesCohort:
         self._kernels = None
 
     def train(
-        self, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment, shares: Tensor
+        self, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment
     ) -> tuple[list[Tensor], list[float], Tensor]:
         """The clients' models, sixteen in a block [clients, parameters] which is a transposed view; the mean loss
-        over each one's steps; and the sum of the models, each times its share. `start` is one vector for all, or
-        one each."""
+        over each one's steps; and the sum of the models with their weights. `start` is one vector for all, or one
+        each."""
         kernels = self._kernels
         assert kernels is not None
         models, losses = list[Tensor](), list[float]()
@@ -89,39 +89,37 @@ class LanesCohort:
             some = slice(first, first + size)
             own = start if start.ndim == 1 else start[some]
             prepared = {name: tensor[some] for name, tensor in client.items()}
-            w, mean = self._together(kernels, plan.part(some), own, prepared, lr, augment[some], shares[some])
+            w, mean = self._together(kernels, plan.part(some), own, prepared, lr, augment[some])
             models += w.unbind()
-            losses += mean.tolist()
+            losses += mean
         models[-1] = models[-1][: len(losses) - LANES * (len(models) - 1)]
         return models, losses, kernels.total()
 
     def _together(
-        self, kernels: LanesClients, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment,
-        shares: Tensor,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self, kernels: LanesClients, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment
+    ) -> tuple[Tensor, list[float]]:
         """Models [groups of sixteen, 16, parameters] and the clients' mean losses after all steps."""
         clients = len(plan.steps)
         lanes = np.arange(-(-clients // LANES) * LANES).clip(max=clients - 1)  # the last ones repeat a client
-        steps, own = torch.zeros(len(lanes), dtype=torch.long), zeros(len(lanes))  # and count nothing
-        steps[:clients], own[:clients] = torch.from_numpy(plan.steps), shares
-        steps, own = steps.view(-1, LANES), own.view(-1, LANES)
+        losses, shares, whole = zeros(3, len(lanes) // LANES, LANES)
+        steps = whole.view(torch.int32)
+        steps.view(-1)[:clients] = torch.from_numpy(plan.steps)  # and take no steps, and count nothing
+        shares.view(-1)[:clients] = torch.from_numpy(plan.weights)
         positions = plan.positions if len(lanes) == clients else plan.positions[lanes]
         w = kernels.weights(len(steps), None if start.ndim == 1 else start[lanes])
         offsets = kernels.offsets(client["log_weight"][lanes] if "log_weight" in client else None, len(steps))
-        total = torch.zeros(steps.shape)
         parts = list(self._parts(plan.sizes, augments=bool(augment)))
         for part in parts:
             first, count, at = part
             chosen = positions[:, at : at + count * plan.sizes[first]]
-            left = (steps - first).clamp_(min=0, max=count)
-            batches = self._batches(chosen, plan.sizes[first], left, augment)
-            total += kernels.run(
-                w, batches, offsets, lr,
+            batches = self._batches(chosen, plan.sizes[first], steps, first, augment)
+            kernels.run(
+                w, batches, offsets, losses, lr,
                 start=start if start.ndim == 1 and part is parts[0] else None,
-                shares=own if part is parts[-1] else None,
+                shares=shares if part is parts[-1] else None,
             )  # fmt: skip
         models = w[:, : self.step.flat.w.numel()].transpose(1, 2)
-        return models, (total / steps.clamp(min=1)).view(-1)[:clients]
+        return models, (losses.numpy().reshape(-1)[:clients] / np.maximum(plan.steps, 1)).tolist()
 
     def _parts(self, sizes: list[int], *, augments: bool) -> Iterator[tuple[int, int, int]]:
         """Steps of one batch size, as many as are made ready together: the first, how many, and where their
@@ -136,15 +134,16 @@ class LanesCohort:
             yield first, count, at
             first, at = first + count, at + count * size
 
-    def _batches(self, positions: np.ndarray, size: int, steps: Tensor, augment: Augment) -> Batches:
+    def _batches(self, positions: np.ndarray, size: int, steps: Tensor, begun: int, augment: Augment) -> Batches:
         """The samples of some steps, [lanes of all groups, samples of all steps]."""
         chosen = torch.from_numpy(positions)
         if self._whole:
-            return Batches(*self._whole, chosen, size, steps)
+            return Batches(*self._whole, chosen, size, steps, begun)
         clients = len(augment) or len(chosen)
         x, target = self.inputs(self.inputs.federation.train, chosen[:clients].reshape(-1), augment or None)
         own = torch.arange(len(chosen)).clamp_(max=clients - 1)
-        return Batches(x, target, own[:, None] * chosen.shape[1] + torch.arange(chosen.shape[1]), size, steps)
+        rows = own[:, None] * chosen.shape[1] + torch.arange(chosen.shape[1])
+        return Batches(x, target, rows, size, steps, begun)
 
 
 def samples_as_they_lie(inputs: Inputs) -> tuple[Tensor, Tensor] | None:

@@ -33,7 +33,7 @@ def choose(kit: Kit, name: str, units: int) -> Function:
 
 def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pixels | None = None) -> Function:
     """A unit of samples, each a row of floats or of bytes, images channels last: a lane each. `prows` are their
-    numbers.
+    numbers, and those of the next unit, for which memory is asked in time.
 
     for line of a sample (as many rows of an image as have sixteen numbers), block of sixteen numbers of it
     """
@@ -42,9 +42,13 @@ def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pix
     length, size = len(places), math.prod(sample)
     step = places_after(sample, grid, length)
     table = constants(kit, f"{name}_places", [f"i64 {place}" for place in places])
-    rows = [f.number(f.at("%prows", lane, size=ADDRESS)) for lane in range(LANES)]
     item = 1 if pixels else FLOAT
-    starts = [f.at("%px", (row, size), size=item) for row in rows]
+
+    def samples(unit: int) -> list[str]:
+        numbers = [f.number(f.at("%prows", unit * LANES, lane, size=ADDRESS)) for lane in range(LANES)]
+        return [f.at("%px", (number, size), size=item) for number in numbers]
+
+    starts, next_starts = samples(0), samples(1)
     if pixels:
         scale, shift = (
             constants(kit, f"{name}_{kind}", [f"float {real(numbers[i % len(numbers)])}" for i in range(length)])
@@ -60,6 +64,8 @@ def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pix
 
     def block(line: Number, first: Number) -> None:
         values = values_at(line, first)
+        for start in next_starts:
+            f.prefetch(f.at(start, (line, length), first, size=item))
         for k, value in enumerate(f.transposed(values)):
             at = f.number(f.at(table, first, k, size=ADDRESS))
             f.store(value, f.at("%pto", at, (line, step)))
@@ -101,17 +107,15 @@ def places_after(sample: tuple[int, ...], grid: Grid, length: int) -> int:
 
 
 def loss(kit: Kit, name: str, classes: int, units: int) -> Function:
-    """Softmax cross-entropy of z + offset: g = scale (softmax - one at the label).
-
-    Of each sample `ploss` gets the sum of exp(z + offset - their largest), and that largest minus the label's z,
-    so that the loss is the logarithm of the one plus the other.
+    """Softmax cross-entropy of z + offset: g = scale (softmax - one at the label). Where the rate is not zero,
+    `ploss` grows by the sum over samples of scale (log of the sum of exp(z + offset) - the label's z).
 
     for unit:
         for class: the largest; for class: exponentials and their sum; for class: g
     """
-    f = Function(kit.module, name, "pz", "poffset", "plabel", "pscale", "pg", "ploss")
+    f = Function(kit.module, name, "pz", "poffset", "plabel", "pscale", "prate", "pg", "ploss")
 
-    def unit(u: Number) -> None:
+    def unit(u: Number, found: str) -> list[str]:
         label, scale = f.load_whole(f.at("%plabel", u)), f.load(f.at("%pscale", u))
 
         def z(c: Number) -> str:
@@ -140,10 +144,12 @@ def loss(kit: Kit, name: str, classes: int, units: int) -> Function:
             f.store(f.sub(f.mul(f.load(at), part), here), at)
 
         f.loop(classes, gradient)
-        f.store(total, f.at("%ploss", (u, 2)))
-        f.store(own, f.at("%ploss", (u, 2), 1))
+        counts = f.compare("une", scale, ZERO)
+        return [f.fma(scale, f.select(counts, f.add(f.log(total), own), ZERO), found)]
 
-    f.loop(units, unit)
+    (value,) = f.loop(units, unit, [ZERO])
+    active = f.compare("une", f.load("%prate"), ZERO)
+    f.store(f.add(f.load("%ploss"), f.select(active, value, ZERO)), "%ploss")
     return f.done()
 
 

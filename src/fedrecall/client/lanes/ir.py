@@ -123,6 +123,11 @@ class Function:
         """A whole number of memory, of an address's size."""
         return self.op(f"load i64, ptr {address}, align {ADDRESS}")
 
+    def prefetch(self, address: str) -> None:
+        """Begin to fetch what will be read soon."""
+        self.module.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        self.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 3, i32 1)")
+
     # Vectors
 
     def _use(self, lanes: int, part: Number) -> None:
@@ -222,6 +227,16 @@ class Function:
         one = self.op(f"insertelement {self.whole} poison, i32 {self.op(f'trunc i64 {number} to i32')}, i32 0")
         return self.op(f"shufflevector {self.whole} {one}, {self.whole} poison, {self.whole} zeroinitializer")
 
+    def more(self, a: str, b: Number) -> str:
+        """Where whole numbers are larger than this one."""
+        return self.op(f"icmp sgt {self.whole} {a}, {self._whole(b)}")
+
+    def most(self, a: str) -> str:
+        """The largest whole number of all lanes."""
+        name = f"@llvm.vector.reduce.smax.v{self.lanes}i32"
+        self.module.declared.add(f"declare i32 {name}({self.whole})")
+        return self.op(f"sext i32 {self.op(f'call i32 {name}({self.whole} {a})')} to i64")
+
     def either(self, a: str, b: str) -> str:
         return self.op(f"or {self.mask} {a}, {b}")
 
@@ -253,6 +268,24 @@ class Function:
         bits = self.op(f"shl {self.whole} {bits}, {self.whole_constant(23)}")
         power = self.op(f"bitcast {self.whole} {bits} to {self.vector}")
         return self.select(tiny, ZERO, self.mul(y, power))
+
+    def log(self, x: str) -> str:
+        """log(x) for x >= 1, by Cephes' polynomial about the nearest power of two."""
+        bits = self.op(f"bitcast {self.vector} {x} to {self.whole}")
+        n = self.op(f"sub {self.whole} {bits}, {self.whole_constant(0x3F3504F3)}")  # of the root of 1/2
+        n = self.op(f"ashr {self.whole} {n}, {self.whole_constant(23)}")
+        power = self.op(f"shl {self.whole} {n}, {self.whole_constant(23)}")
+        near = self.op(f"sub {self.whole} {bits}, {power}")
+        rest = self.sub(self.op(f"bitcast {self.whole} {near} to {self.vector}"), self.constant(1.0))
+        n, square = self.op(f"sitofp {self.whole} {n} to {self.vector}"), self.mul(rest, rest)
+        p = self.constant(7.0376836292e-2)
+        for c in (-1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+                  2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1):  # fmt: skip
+            p = self.fma(p, rest, self.constant(c))
+        y = self.fma(n, self.constant(-2.12194440e-4), self.mul(self.mul(p, rest), square))
+        y = self.add(rest, self.fma(square, self.constant(-0.5), y))
+        y = self.fma(n, self.constant(0.693359375), y)
+        return self.select(self.compare("uno", x, x), x, y)
 
     def transposed(self, rows: Sequence[str]) -> list[str]:
         """A square block turned over, by log2(16) rounds of exchanges."""

@@ -65,7 +65,7 @@ class Kit:
     @property
     def by_stretches(self) -> bool:
         """Do blocks of sums read so much that all but the nearest cache are too slow for them?"""
-        return self.clients and self.machine.lanes < LANES
+        return self.clients
 
     def parts(self, f: Function, body: Callable[[Number], object]) -> None:
         """body(part) for the parts of units that fit into a register."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from fedrecall.client.lanes import convolution, ends, linear, pooling
-from fedrecall.client.lanes.ir import ADDRESS, FLOAT, LANES, UNIT, Function, Number
+from fedrecall.client.lanes.ir import ADDRESS, FLOAT, LANES, UNIT, ZERO, Function, Number
 from fedrecall.client.lanes.kit import Kit, Machine
 from fedrecall.client.lanes.layers import Chain, Convolution, Grid, Linear, Pixels, Pooling, Spatial, after
 
 # What a step of sixteen clients is given: that is theirs alone, or the same for all.
-OF_GROUP = ("pw", "prows", "prate", "poffset", "ploss")
+OF_GROUP = ("pw", "prows", "poffset", "ploss")
 OF_ALL = ("px", "ptarget", "pscale", "pscratch", "istride", "isize", "ichunks")
 
 
@@ -88,7 +88,7 @@ class Program:
             velocity = chain.parameters
             give = partial(ends.update, momentum=update.momentum, decay=update.decay, velocity=velocity)
             self._write_features(give)
-            self._write_groups(self._write_step(give), 2 if update.momentum else 1)
+            self._write_run(self._write_step(give), 2 if update.momentum else 1)
         self.text = self.kit.module.text()
 
     # Where things lie
@@ -284,41 +284,47 @@ class Program:
         kit, units = self.kit, self.units
         clear, move = ends.clear(kit, "clear"), ends.move(kit, "move", give)
         choose, loss = ends.choose(kit, "choose", units), ends.loss(kit, "loss", self.chain.outputs, units)
-        chosen, labels = self._room(units * LANES, ADDRESS), self._room(units)
-        f = Function(kit.module, "step", *OF_GROUP, *OF_ALL)
+        chosen, labels = self._room((units + 1) * LANES, ADDRESS), self._room(units)
+        f = Function(kit.module, "step", *OF_GROUP, "prate", *OF_ALL)
         rows, at_labels = chosen.address(f, 0), labels.address(f, 0)
         f.call(choose, "%prows", "%ptarget", rows, at_labels, "%istride", "%isize")
         self._forward(f, rows)
         z, g = Place(self.at_h[-1]).address(f, 0), Place(self.at_gh[-1]).address(f, 0)
-        f.call(loss, z, "%poffset", at_labels, "%pscale", g, "%ploss")
+        f.call(loss, z, "%poffset", at_labels, "%pscale", "%prate", g, "%ploss")
         self._backward(f, clear)
         for at, (place, count) in self.sums.items():
             f.call(move, place.address(f, 0), "%pw", "%prate", at, count)
         return f.done()
 
-    def _write_groups(self, step: Function, vectors: int) -> None:
-        """All steps of several groups of sixteen, one group after the other. `ifirst`: their weights begin as
-        `pstart` is. `ilast`: they are done, and added up with the shares that they have. All that is a group's own
-        lies behind what is the group's before, with room for `isteps` steps; `pcounts` says how many it takes."""
+    def _write_run(self, step: Function, vectors: int) -> None:
+        """Some steps of several groups of sixteen clients, one group after the other; what is a group's own lies
+        behind that of the group before. Of its steps a client has taken `ibegun` before, and has to take `psteps`.
+        `ifirst`: weights are those of `pstart` at first. `ilast`: at last they are added up, times their shares.
+
+        for group:
+            for step
+        """
         kit, chain = self.kit, self.chain
         start = ends.start(kit, "start", chain.parameters, (vectors - 1) * chain.parameters)
         add_up = ends.add_up(kit, "add_up", chain.parameters)
-        self.lane_sums = ends.lane_sums(kit, "lane_sums")
-        own = ("pstart", "pshare", "psums", "pcounts", "isteps", "igroups", "ifirst", "ilast")
+        self.lane_sums, rate = ends.lane_sums(kit, "lane_sums"), self._room(1)
+        own = ("psteps", "plr", "pstart", "pshare", "psums", "isteps", "ibegun", "igroups", "ifirst", "ilast")
         f = self.run = Function(kit.module, "run", *OF_GROUP, *OF_ALL, *own)
+        lr, at_rate = f.spread("%plr"), rate.address(f, 0)
 
         def group(g: Number) -> None:
             w, offset = f.at("%pw", (g, chain.parameters * vectors)), f.at("%poffset", (g, chain.outputs))
             rows = f.at("%prows", (f.index((g, LANES)), "%istride"), size=ADDRESS)
+            steps, losses = f.load_whole(f.at("%psteps", g)), f.at("%ploss", g)
             f.when("%ifirst", lambda: f.call(start, "%pstart", w))
 
             def one(s: Number) -> None:
-                at = f.index((g, "%isteps"), s)
-                rate, loss = f.at("%prate", at), f.at("%ploss", (at, 2 * self.units))
-                own = w, f.at(rows, (s, "%isize"), size=ADDRESS), rate, offset, loss
-                f.call(step, *own, *[f"%{name}" for name in OF_ALL])
+                f.store(f.select(f.more(steps, f.index(s, "%ibegun")), lr, ZERO), at_rate)
+                own = w, f.at(rows, (s, "%isize"), size=ADDRESS), offset, losses
+                f.call(step, *own, at_rate, *[f"%{name}" for name in OF_ALL])
 
-            f.loop(f.number(f.at("%pcounts", g, size=ADDRESS)), one)
+            left = f.index(f.most(steps), ("%ibegun", -1))
+            f.loop(f.larger(1, f.smaller(left, "%isteps")), one)
             f.when("%ilast", lambda: f.call(add_up, w, f.at("%pshare", g), "%psums"))
 
         f.loop("%igroups", group)

@@ -42,7 +42,7 @@ class LanesStep:
         self._logits = self._view(program.at_h[-1], program.chain.outputs, width)
         self._gradient = self._view(program.at_gh[-1], program.chain.outputs, width)
         self._samples = 0  # of the batch before
-        self._rows = torch.zeros(width, dtype=torch.long)
+        self._rows = torch.zeros(width + LANES, dtype=torch.long)
         self._seen: dict[torch.Size, int] = {}
         self._losses: dict[torch.Size, Loss] = {}
         # It is compared with an eager step as recorded ones are.
