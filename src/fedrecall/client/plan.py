@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,32 +37,40 @@ class Plan:
         return Plan(*own, sizes, steps, self.weights[rows])
 
 
-def plan_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least: int) -> Plan:
-    """The steps that these clients take one by one, in batches of at least `least` samples."""
-    local, first = job.local, tasks[0]
+def plans_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least: int) -> Iterator[Plan]:
+    """One for all clients with batches of the same sizes, the largest first; of at least `least` samples."""
     clients = np.array([task.client for task in tasks])
     samples = federation.train_sizes(clients)
+    alike = samples if job.local.partial_batch == "keep" else np.minimum(samples, job.local.batch_size)
+    for size in sorted(set(alike.tolist()), reverse=True):
+        rows = np.flatnonzero(alike == size)
+        together = tasks if len(rows) == len(tasks) else [tasks[row] for row in rows.tolist()]
+        yield plan_of(job, federation, together, clients[rows], samples[rows], least)
+
+
+def plan_of(
+    job: Job, federation: Federation, tasks: Sequence[TrainTask], clients: np.ndarray, samples: np.ndarray,
+    least: int,
+) -> Plan:  # fmt: skip
+    """The steps that these clients take one by one."""
+    local, first = job.local, tasks[0]
     size = min(local.batch_size, int(samples[0]))
-    sizes_seen, which = np.unique(samples, return_inverse=True)
-    per_epoch = np.array([steps_per_epoch(int(n), local, least) for n in sizes_seen])[which]
-    steps = np.full(len(tasks), first.steps or local.steps or 0)
-    if not steps[0]:
-        steps = (local.epochs or 0) * per_epoch
-    _, of_size = np.unique(which, return_index=True)
-    each = [job.algorithm.weight("w", int(samples[i]), int(steps[i])) for i in of_size]
-    sizes = [size] * int(steps.max())
+    per_epoch = {n: steps_per_epoch(n, local, least) for n in set(samples.tolist())}
+    taken = {n: first.steps or local.steps or (local.epochs or 0) * each for n, each in per_epoch.items()}
+    sizes = [size] * max(taken.values())
     if local.partial_batch == "keep":  # then all have equally many samples
-        sizes = [min(size, int(samples[0]) - size * (s % int(per_epoch[0]))) for s in range(len(sizes))]
+        n = int(samples[0])
+        sizes = [min(size, n - size * (s % per_epoch[n])) for s in range(len(sizes))]
     positions = np.zeros((len(tasks), sum(sizes)), np.int64)
-    for n in sizes_seen:
-        rows = np.flatnonzero(samples == n)
-        own = federation.train_rows(clients[rows], int(n))
-        used = min(int(n), size * int(per_epoch[rows[0]]))
-        start = 0
-        for epoch in range(-(-int(steps[rows[0]]) // int(per_epoch[rows[0]]))):
-            order = orders(job.seed, first.round, clients[rows], epoch, int(n))[:, :used]
+    steps, weights = np.zeros(len(tasks), np.int64), np.zeros(len(tasks))
+    for n, own_steps in taken.items():
+        rows = np.flatnonzero(samples == n) if len(taken) > 1 else slice(None)
+        steps[rows], weights[rows] = own_steps, job.algorithm.weight("w", n, own_steps)
+        own, used, start = federation.train_rows(clients[rows], n), min(n, size * per_epoch[n]), 0
+        for epoch in range(-(-own_steps // per_epoch[n])):
+            order = orders(job.seed, first.round, clients[rows], epoch, n)[:, :used]
             stop = min(start + used, positions.shape[1])
             positions[rows, start:stop] = np.take_along_axis(own, order, axis=1)[:, : stop - start]
             start = stop
         positions[rows, start:] = own[:, :1]  # of steps that these clients do not take
-    return Plan(tasks, clients, samples, positions, sizes, steps, np.array(each)[which])
+    return Plan(tasks, clients, samples, positions, sizes, steps, weights)

@@ -10,11 +10,10 @@ from itertools import chain
 from queue import SimpleQueue
 from typing import Self
 
-import numpy as np
 import torch
 
 from fedrecall.client.cohort import Cohort, CohortResult
-from fedrecall.client.plan import Plan, plan_of
+from fedrecall.client.plan import Plan, plans_of
 from fedrecall.client.work import Job, Result, Task, Trained, TrainedGroup, TrainResult, TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
@@ -94,20 +93,15 @@ class Vectorised(Engine):
                 self.failed = None
                 yield result
             return
-        for results in self._threads.map(self._train, self._plans(training)):
+        for results in self._threads.map(self._train, self._parts(training)):
             yield from results
 
-    def _plans(self, tasks: Sequence[TrainTask]) -> Iterator[Plan]:
-        """Clients with batches of the same sizes together, the largest first, in batches of models. They are planned
-        before they train, all at once: beside threads that are about to compute it would take longer."""
-        local = self.job.local
-        sizes = self.federation.train_sizes(np.array([task.client for task in tasks]))
-        alike = sizes if local.partial_batch == "keep" else np.minimum(sizes, local.batch_size)
-        for size in np.unique(alike)[::-1].tolist():
-            together = [tasks[place] for place in np.flatnonzero(alike == size).tolist()]
-            plan = plan_of(self.job, self.federation, together, self._all[0].least)
-            work = self._worker.flat.w.numel() * int(plan.steps[0]) * size
-            parts = by_sixteens(len(together), work) if local.step == "lanes" else evenly(len(together))
+    def _parts(self, tasks: Sequence[TrainTask]) -> Iterator[Plan]:
+        """Batches of models. They are planned together and before they train: beside threads that are about to
+        compute, Python takes longer."""
+        for plan in plans_of(self.job, self.federation, tasks, self._all[0].least):
+            clients, work = len(plan.tasks), self._worker.flat.w.numel() * int(plan.steps[0]) * plan.sizes[0]
+            parts = by_sixteens(clients, work) if self.job.local.step == "lanes" else evenly(clients)
             yield from map(plan.part, parts)
 
     def _train(self, plan: Plan) -> Iterable[Trained]:

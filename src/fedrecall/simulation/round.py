@@ -49,7 +49,8 @@ from fedrecall.vector import Tensors, tensors_digest
 def sample_clients(seed: int, round: int, population: int, count: int) -> list[int]:
     """The clients of a round: a pure function of the seed and the round, without replacement."""
     chosen = stream(seed, "sample", round).choice(population, size=count, replace=False)
-    return sorted(chosen.tolist())
+    ids: list[int] = np.sort(chosen).tolist()
+    return ids
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from fedrecall import Local
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.jit import HASWELL, Cpu
 from fedrecall.client.lanes.layers import Pixels
-from fedrecall.client.lanes.memory import zeros
 from fedrecall.vector import FlatModel
 
 LANES, STEPS, BATCH, SAMPLES, LR = 16, 3, 6, 30, 0.1
@@ -42,7 +41,7 @@ class Group:
         order = torch.arange(LANES) if order is None else order
         kernels = LanesClients(self.flat, self.local, self.x[:2], cpu)
         w = kernels.weights(1, None if start is None else start[order])
-        begin, losses = self.flat.w if start is None else None, zeros(1, LANES)
+        begin, losses = self.flat.w if start is None else None, torch.zeros(1, LANES)
         batches = self.batches(self.rows[order], self.steps[order])
         kernels.run(w, batches, kernels.offsets(self.offset[order]), losses, LR, start=begin)
         return w[0, : len(self.flat.w)].t(), losses[0]
@@ -85,7 +84,7 @@ def test_bytes_are_read_as_the_images_that_they_are() -> None:
     floats, losses = group.train()
     read = replace(group.batches(group.rows, group.steps), x=stored.flatten(1))
     kernels = LanesClients(group.flat, group.local, group.x[:2], pixels=Pixels(scale, shift))
-    w, found = kernels.weights(1), zeros(1, LANES)
+    w, found = kernels.weights(1), torch.zeros(1, LANES)
     kernels.run(w, read, kernels.offsets(group.offset), found, LR, start=group.flat.w)
     moved = (floats - group.flat.w).norm()
     assert (w[0, : len(group.flat.w)].t() - floats).norm() <= 2e-5 * moved
@@ -99,10 +98,10 @@ def test_groups_that_follow_each_other_have_the_bits_of_each_alone() -> None:
     rows = torch.stack([group.rows, group.rows.flip(1), group.rows])
     kernels = LanesClients(group.flat, group.local, group.x[:2])
     offsets = kernels.offsets(group.offset.repeat(3, 1), 3)
-    w, losses = kernels.weights(3), zeros(3, LANES)
+    w, losses = kernels.weights(3), torch.zeros(3, LANES)
     kernels.run(w, group.batches(rows.flatten(0, 1), steps), offsets, losses, LR, start=group.flat.w)
     for g in range(3):
-        alone, loss = kernels.weights(1), zeros(1, LANES)
+        alone, loss = kernels.weights(1), torch.zeros(1, LANES)
         kernels.run(alone, group.batches(rows[g], steps[g]), offsets[g : g + 1], loss, LR, start=group.flat.w)
         assert torch.equal(loss[0], losses[g])
         assert torch.equal(alone[0], w[g])
@@ -119,7 +118,7 @@ def test_models_are_added_up_with_the_shares_that_they_have(cpu) -> None:
     shares[1, 9:] = 0
     offsets, w = kernels.offsets(group.offset.repeat(2, 1), 2), kernels.weights(2)
     first, second = (group.batches(group.rows[:, s : s + 1].repeat(2, 1, 1), steps, s) for s in range(2))
-    losses, losses_at_once = zeros(2, LANES), zeros(2, LANES)
+    losses, losses_at_once = torch.zeros(2, LANES), torch.zeros(2, LANES)
     kernels.run(w, first, offsets, losses, LR, start=group.flat.w)
     kernels.run(w, second, offsets, losses, LR, shares=shares)
     count = len(group.flat.w)

@@ -12,7 +12,7 @@ from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.ir import FLOAT, LANES
 from fedrecall.client.lanes.jit import Code, Cpu, host
 from fedrecall.client.lanes.layers import Pixels
-from fedrecall.client.lanes.memory import empty, scratch, zeros
+from fedrecall.client.lanes.memory import scratch
 from fedrecall.client.lanes.program import Program, Update
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel
@@ -43,17 +43,17 @@ class LanesClients:
         self._scratch = scratch(program)
         self._code = Code(program.text, cpu)
         self._run, self._lane_sums = (self._code.function(f) for f in (program.run, program.lane_sums))
-        self._sums = zeros(program.chain.parameters, LANES)
+        self._sums = torch.zeros(program.chain.parameters, LANES)
         width = program.units * LANES
         features = self._scratch[program.at_h[0] // FLOAT :][: program.chain.features * width]
         self._features = features.view(-1, width)
-        self._scale, self._size = zeros(program.units, LANES), 0  # of the batches before
-        self._rate = zeros(1)
+        self._scale, self._size = torch.zeros(program.units, LANES), 0  # of the batches before
+        self._rate = torch.zeros(1)
 
     def weights(self, groups: int, start: Tensor | None = None) -> Tensor:
         """Memory for [groups, parameters, 16] and momentum behind them; `start` is [16 x groups, parameters]."""
         count = self.program.chain.parameters
-        found = empty(groups, count * self._vectors, LANES)
+        found = torch.empty(groups, count * self._vectors, LANES)
         if start is not None:
             found[:, count:].zero_()
             found[:, :count].copy_(start.view(groups, LANES, -1).transpose(1, 2))
@@ -61,7 +61,7 @@ class LanesClients:
 
     def offsets(self, offset: Tensor | None, groups: int = 1) -> Tensor:
         """[groups, classes, 16], from [16 x groups, classes] or none."""
-        found = zeros(groups, self.program.chain.outputs, LANES)
+        found = torch.zeros(groups, self.program.chain.outputs, LANES)
         return found if offset is None else found.copy_(offset.view(groups, LANES, -1).transpose(1, 2))
 
     def run(
@@ -90,9 +90,8 @@ class LanesClients:
 
     def total(self) -> Tensor:
         """The sum of all that were added up since the last one, each with its share."""
-        found = empty(len(self._sums))
+        found = torch.empty(len(self._sums))
         self._lane_sums(self._sums.data_ptr(), found.data_ptr(), len(self._sums) // LANES)
-        self._sums.zero_()
         return found
 
     def _begin_batches_of(self, size: int) -> None:

@@ -13,7 +13,6 @@ from fedrecall.client.inputs import Inputs
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.ir import LANES
 from fedrecall.client.lanes.layers import Pixels
-from fedrecall.client.lanes.memory import zeros
 from fedrecall.client.plan import Plan
 from fedrecall.client.step import NOTHING, TOLERANCES, Step, is_near
 from fedrecall.client.work import Job
@@ -63,7 +62,7 @@ class LanesCohort:
         moved = -(flat.g + self.job.local.weight_decay * vector)
         w, offset = kernels.weights(1), client.get("log_weight")
         offsets = kernels.offsets(None if offset is None else offset[:1].expand(LANES, -1))
-        steps, found = torch.ones(1, LANES, dtype=torch.int32), zeros(1, LANES)
+        steps, found = torch.ones(1, LANES, dtype=torch.int32), torch.zeros(1, LANES)
         kernels.run(w, self._batches(first, size, steps, 0, []), offsets, found, 1.0, start=vector)
         pairs = ((loss, found[0, 0]), (moved, w[0, : len(vector), 0] - vector))
         if not all(is_near(ours.double(), theirs.double(), TOLERANCES["lanes"]) for ours, theirs in pairs):
@@ -101,10 +100,10 @@ class LanesCohort:
         """Models [groups of sixteen, 16, parameters] and the clients' mean losses after all steps."""
         clients = len(plan.steps)
         lanes = np.arange(-(-clients // LANES) * LANES).clip(max=clients - 1)  # the last ones repeat a client
-        losses, shares, whole = zeros(3, len(lanes) // LANES, LANES)
+        losses, shares, whole = torch.zeros(3, len(lanes) // LANES, LANES)
         steps = whole.view(torch.int32)
-        steps.view(-1)[:clients] = torch.from_numpy(plan.steps)  # and take no steps, and count nothing
-        shares.view(-1)[:clients] = torch.from_numpy(plan.weights)
+        steps.numpy().reshape(-1)[:clients] = plan.steps  # and take no steps, and count nothing
+        shares.numpy().reshape(-1)[:clients] = plan.weights
         positions = plan.positions if len(lanes) == clients else plan.positions[lanes]
         w = kernels.weights(len(steps), None if start.ndim == 1 else start[lanes])
         offsets = kernels.offsets(client["log_weight"][lanes] if "log_weight" in client else None, len(steps))

@@ -194,29 +194,29 @@ def add_up(kit: Kit, name: str, count: int) -> Function:
     return f.done()
 
 
+def taken(f: Function, place: str) -> str:
+    """A sum that is complete; the next one begins there."""
+    value = f.load(place)
+    f.store(ZERO, place)
+    return value
+
+
 def move(kit: Kit, name: str, give: Give) -> Function:
-    """Gradients given away that lie next to each other, as their parameters from `ifirst` on do."""
-    f = Function(kit.module, name, "pg", "pw", "prate", "ifirst", "icount")
-    f.loop("%icount", lambda i: give(f, f.load(f.at("%pg", i)), f.index("%ifirst", i)))
-    return f.done()
-
-
-def clear(kit: Kit, name: str) -> Function:
-    """So many units of zeros."""
-    f = Function(kit.module, name, "pto", "icount")
-    f.loop("%icount", lambda i: f.store(ZERO, f.at("%pto", i)))
+    """Sums taken and given away that lie next to each other, as their parameters from `ifirst` on do."""
+    f = Function(kit.module, name, "psums", "pw", "prate", "ifirst", "icount")
+    f.loop("%icount", lambda i: give(f, taken(f, f.at("%psums", i)), f.index("%ifirst", i)))
     return f.done()
 
 
 def lane_sums(kit: Kit, name: str) -> Function:
-    """Units to floats, each the sum over its lanes, by halves: sixteen at a time.
+    """Units taken and made floats, each the sum over its lanes, by halves: sixteen at a time.
 
     for group of sixteen units
     """
-    f = Function(kit.module, name, "pfrom", "pto", "igroups")
+    f = Function(kit.module, name, "psums", "pto", "igroups")
 
     def group(i: Number) -> None:
-        rows = f.transposed([f.load(f.at("%pfrom", (i, LANES), r)) for r in range(LANES)])
+        rows = f.transposed([taken(f, f.at("%psums", (i, LANES), r)) for r in range(LANES)])
         while len(rows) > 1:
             half = len(rows) // 2
             rows = [f.add(a, b) for a, b in zip(rows[:half], rows[half:])]

@@ -1,4 +1,4 @@
-"""Memory that kernels work in."""
+"""Memory that kernels work in: torch's, which begins on a boundary of 64 bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.client.lanes.chain import UnsupportedError
-from fedrecall.client.lanes.ir import FLOAT, UNIT
+from fedrecall.client.lanes.ir import FLOAT
 from fedrecall.client.lanes.program import Program
 
 MOST_BYTES = 2**30
@@ -16,16 +16,4 @@ def scratch(program: Program) -> Tensor:
     """What a program works in."""
     if program.scratch_bytes > MOST_BYTES:
         raise UnsupportedError(f"batches whose activations take {program.scratch_bytes / 2**30:.1f} GiB")
-    return zeros(program.scratch_bytes // FLOAT)
-
-
-def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return empty(*shape, dtype=dtype).zero_()
-
-
-def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A tensor that begins on the boundary of a unit, as kernels expect it."""
-    size = torch.Size(shape).numel()
-    room = torch.empty(size + UNIT // dtype.itemsize, dtype=dtype)
-    start = -room.data_ptr() % UNIT // dtype.itemsize
-    return room[start : start + size].view(shape)
+    return torch.zeros(program.scratch_bytes // FLOAT)

@@ -253,10 +253,8 @@ class Program:
         for call in self.features_there:
             call.write(f)
 
-    def _backward(self, f: Function, clear: Function) -> None:
+    def _backward(self, f: Function) -> None:
         """From the gradient of the last layer's output to those of all parameters, summed in each lane."""
-        for place, count in self.sums.values():
-            Call(clear, (place,), (count,)).write(f)
         for call in self.features_back:
             call.write(f)
 
@@ -268,12 +266,12 @@ class Program:
             f.loop("%ichunks", chunk)
 
     def _write_forward_and_backward(self) -> None:
-        clear, lane_sums = ends.clear(self.kit, "clear"), ends.lane_sums(self.kit, "lane_sums")
+        lane_sums = ends.lane_sums(self.kit, "lane_sums")
         f = self.forward = Function(self.kit.module, "forward", "pw", "px", "prows", "pscratch", "ichunks")
         self._forward(f, "%prows")
         f.done()
         f = self.backward = Function(self.kit.module, "backward", "pw", "pg", "pscratch", "ichunks")
-        self._backward(f, clear)
+        self._backward(f)
         for at, (place, count) in self.sums.items():
             Call(lane_sums, (place, Place(at * FLOAT, base="%pg")), (whole_units(count) // LANES,)).write(f)
         f.done()
@@ -282,7 +280,7 @@ class Program:
         """One step of sixteen clients: where its rows and the target of all samples are, what each sample counts,
         and a rate for each lane."""
         kit, units = self.kit, self.units
-        clear, move = ends.clear(kit, "clear"), ends.move(kit, "move", give)
+        move = ends.move(kit, "move", give)
         choose, loss = ends.choose(kit, "choose", units), ends.loss(kit, "loss", self.chain.outputs, units)
         chosen, labels = self._room((units + 1) * LANES, ADDRESS), self._room(units)
         f = Function(kit.module, "step", *OF_GROUP, "prate", *OF_ALL)
@@ -291,7 +289,7 @@ class Program:
         self._forward(f, rows)
         z, g = Place(self.at_h[-1]).address(f, 0), Place(self.at_gh[-1]).address(f, 0)
         f.call(loss, z, "%poffset", at_labels, "%pscale", "%prate", g, "%ploss")
-        self._backward(f, clear)
+        self._backward(f)
         for at, (place, count) in self.sums.items():
             f.call(move, place.address(f, 0), "%pw", "%prate", at, count)
         return f.done()
