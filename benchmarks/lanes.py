@@ -121,7 +121,6 @@ def kernels(program: Program) -> list[tuple[Function, int, int]]:
     """Each kernel with its operations a call and its calls a step."""
     found = [(program.gather, 0, program.units)]
     for calls, times in (
-        (program.packs, 1),
         (program.images_there, program.chunks),
         (program.images_back, program.chunks),
         (program.features_there, 1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedrecall.client.lanes.ir import UNIT, ZERO, Function, Number, evenly
+from fedrecall.client.lanes.ir import ZERO, Function, Number, evenly
 from fedrecall.client.lanes.kit import Kit, Positions, row_of
 from fedrecall.client.lanes.layers import Convolution, Grid
 from fedrecall.client.lanes.products import NEAR, Begin, End, by_stretches, outer
@@ -15,48 +15,26 @@ MANY = 60  # positions: blocks of channels are chosen as if a row had so many
 Useful = Callable[[int, int], range]  # the taps that some positions need: of the first of them, and their number
 
 
+@dataclass(frozen=True)
+class Walk:
+    """How many weights it is from an output, a channel, a row of taps and a tap to the next."""
+
+    output: int
+    channel: int
+    row: int
+    tap: int
+
+
 def every_block(
-    kit: Kit, f: Function, groups: int, outputs: int, depth: int, packed: str,
-    body: Callable[[Number, Number, int, str], object],
-) -> None:  # fmt: skip
-    """body(group, first output of the group, how many, their packed weights) for all blocks of output channels,
-    and for all parts of the units. `depth` are the weights of an output."""
-
-    def block(group: Number, first: Number, count: int) -> None:
-        weights = kit.weight_at(f, packed, (group, outputs * depth), (first, depth))
-        kit.parts(f, lambda part: body(group, first, count, kit.packed_part(f, weights, part, count * depth)))
-
+    kit: Kit, f: Function, groups: int, outputs: int, body: Callable[[Number, Number, int], object]
+) -> None:
+    """body(group, first output of the group, how many) for blocks of output channels, and for parts of units."""
     most, _ = kit.block(outputs, MANY)
-    f.loop(groups, lambda j: f.blocks(outputs, most, lambda first, count: block(j, first, count)))
 
+    def group(j: Number) -> None:
+        f.blocks(outputs, most, lambda first, count: kit.parts(f, lambda _: body(j, first, count)))
 
-def pack(kit: Kit, name: str, c: Convolution, *, back: bool) -> Function:
-    """Weights [output][tap][input] in the order in which a kernel reads them: [block][part][input][tap][output].
-
-    `back`: for the gradient of the input, which is a convolution with outputs and inputs exchanged and the taps
-    turned round.
-
-    for group, block of outputs, part, input, tap, output of the block
-    """
-    f = Function(kit.module, name, "pw", "pto")
-    inputs, outputs = c.group
-    own, other = inputs * c.taps, 1  # from an output to the next, from an input
-    if back:
-        inputs, outputs, own, other = outputs, inputs, other, own
-
-    def block(group: Number, first: Number, count: int, target: str) -> None:
-        source = kit.weight_at(f, "%pw", (group, inputs * outputs * c.taps), (first, own))
-
-        def tap(i: Number, t: Number) -> None:
-            turned = f.index((t, -1), c.taps - 1) if back else t
-            for q in range(count):
-                at = kit.weight_at(f, source, (i, other), (turned, c.group[0]), q * own)
-                kit.pack(f, at, kit.packed_at(f, target, (i, c.taps * count), (t, count), q))
-
-        f.loop(inputs, lambda i: f.loop(c.taps, lambda t: tap(i, t)))
-
-    every_block(kit, f, c.groups, outputs, inputs * c.taps, "%pto", block)
-    return f.done()
+    f.loop(groups, group)
 
 
 @dataclass(frozen=True)
@@ -69,7 +47,8 @@ class Row:
     at: Positions
     x: str  # of the first input channel, the pixel under the first tap
     steps: tuple[int, int]  # units from a channel and a row of x to the next
-    w: str  # the block's packed weights
+    w: str  # the first tap's weight of the first output and channel
+    walk: Walk
     kernel: tuple[int, int]
     rows: Number  # of taps, as they may lie beside x
     useful: Useful
@@ -102,8 +81,8 @@ class Row:
         """So many channels that all which a block of sums reads of them stays near."""
         height, width = self.kernel
         pixels = height * (self.positions + (width - 1) * self.kit.chunk)
-        each = height * width * self.outputs * self.kit.packed_size + pixels * UNIT
-        return max(1, NEAR * UNIT // each) if self.kit.by_stretches else channels
+        each = height * width * self.outputs + pixels
+        return max(1, NEAR // each) if self.kit.clients else channels
 
     def _every(self, visit: Callable[..., None]) -> None:
         def position(n: Number, p: Number) -> None:
@@ -114,16 +93,16 @@ class Row:
 
     def _some(self, first: Number, channels: Number, begin: Begin, end: End) -> None:
         """The terms of some channels."""
-        f, taps = self.f, self.kernel[0] * self.kernel[1]
-        x, w = f.at(self.x, (first, self.steps[0])), self._further(self.w, first, taps)
+        f, own, other = self.f, self.steps[0], self.walk.channel
+        x, w = f.at(self.x, (first, own)), self.kit.weight_at(f, self.w, (first, other))
 
         def block(n: Number, p: Number, size: int, useful: range) -> None:
             places = [(q, n, f.index(p, s)) for q in range(self.outputs) for s in range(size)]
             image = f.at(x, n, (p, self.at.source))
 
             def channel(i: Number, *sums: str) -> list[str]:
-                own, weights = f.at(image, (i, self.steps[0])), self._further(w, i, taps)
-                return f.loop(self.rows, lambda r, *sums: self._taps(own, weights, r, size, useful, sums), sums)
+                pixels, weights = f.at(image, (i, own)), self.kit.weight_at(f, w, (i, other))
+                return f.loop(self.rows, lambda r, *sums: self._taps(pixels, weights, r, size, useful, sums), sums)
 
             for value, place in zip(f.loop(channels, channel, [begin(*place) for place in places]), places):
                 end(value, *place)
@@ -140,20 +119,16 @@ class Row:
 
     def _taps(self, x: str, w: str, row: Number, size: int, useful: range, sums: Sequence[str]) -> list[str]:
         """The terms of a row of taps."""
-        f = self.f
-        x, w = f.at(x, (row, self.steps[1])), self._further(w, row, self.kernel[1])
+        f, walk = self.f, self.walk
+        x, w = f.at(x, (row, self.steps[1])), self.kit.weight_at(f, w, (row, walk.row))
 
         def tap(i: Number, *sums: str) -> list[str]:
             t = f.index(i, useful.start)
-            weights, pixel = self._further(w, t, 1), f.at(x, (t, self.kit.chunk))
-            ws = [self.kit.packed(f, weights, q) for q in range(self.outputs)]
+            weights, pixel = self.kit.weight_at(f, w, (t, walk.tap)), f.at(x, (t, self.kit.chunk))
+            ws = [self.kit.weight(f, weights, q * walk.output) for q in range(self.outputs)]
             return outer(f, sums, ws, [f.load(f.at(pixel, p * self.at.source)) for p in range(size)])
 
         return f.loop(len(useful), tap, sums)
-
-    def _further(self, w: str, number: Number, taps: int) -> str:
-        """Packed weights behind those of so many times so many taps."""
-        return self.kit.packed_at(self.f, w, (number, taps * self.outputs))
 
 
 def alike(length: int, most: int, useful: Useful) -> list[tuple[int, int, int]]:
@@ -170,7 +145,7 @@ def alike(length: int, most: int, useful: Useful) -> list[tuple[int, int, int]]:
 
 
 def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
-    """y = ReLU(bias + w * x), of a chunk; `w` is packed.
+    """y = ReLU(bias + w * x), of a chunk.
 
     for group, block of outputs, part, row:
         for position, input, tap: y[output][position] += w[output][input][tap] x[input][position + tap]
@@ -179,15 +154,18 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
     inputs, outputs = c.group
     at = Positions.between(kit.chunk, y.width, c.stride[1] * x.pitch, y.right)
 
-    def block(group: Number, first: Number, count: int, w: str) -> None:
+    walk = Walk(inputs * c.taps, 1, c.kernel[1] * inputs, inputs)
+
+    def block(group: Number, first: Number, count: int) -> None:
         o = f.index((group, outputs), first)
+        w = kit.weight_at(f, "%pw", (o, walk.output))
         bias = [ZERO if c.bias is None else kit.weight(f, "%pb", o, q) for q in range(count)]
 
         def row(r: Number) -> None:
             image = under_taps(f, c, x, f.index((group, inputs)), r)
             to = row_of(f, "%py", y, o, r)
             steps, taps = (x.channel, x.row), range(c.kernel[1])
-            Row(kit, f, count, at, image, steps, w, c.kernel, c.kernel[0], lambda p, size: taps).store(
+            Row(kit, f, count, at, image, steps, w, walk, c.kernel, c.kernel[0], lambda p, size: taps).store(
                 inputs,
                 out=lambda q, n, p: f.at(to, n, (p, at.target), q * y.channel),
                 begin=lambda q, n, p: bias[q],
@@ -196,7 +174,7 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
 
         f.loop(y.height, row)
 
-    every_block(kit, f, c.groups, outputs, inputs * c.taps, "%pw", block)
+    every_block(kit, f, c.groups, outputs, block)
     return f.done()
 
 
@@ -207,7 +185,7 @@ def under_taps(f: Function, c: Convolution, x: Grid, channel: Number, row: Numbe
 
 
 def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Grid | None) -> Function:
-    """The gradient of the input: a convolution of g, the gradient of the output, by the weights packed `back`.
+    """The gradient of the input: a convolution of g, the gradient of the output, from the last tap to the first.
 
     `x`, where it is given, is the input and came from ReLU: where it is zero, so is the gradient. Rows of taps
     that lie beside g are left out, and taps that lie beside it for a whole block of positions.
@@ -228,11 +206,13 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
         left, right = first // samples, (first + size - 1) // samples
         return range(max(0, beside - right), min(kw, beside + width - left))
 
+    walk = Walk(1, inputs * c.taps, -kw * inputs, -inputs)
+
     def row(group: Number, i: Number, count: int, w: str, r: Number) -> None:
         skipped = f.larger(f.index((r, -1), above), 0)
         rows = f.index(f.smaller(kh, f.index((r, -1), height + above)), (skipped, -1))
         source = f.at("%pg", (group, outputs * g.channel), (r, g.row), (skipped, g.row), -above * g.row)
-        w = kit.packed_at(f, w, (skipped, kw * count))
+        w = kit.weight_at(f, w, (skipped, walk.row))
         to = row_of(f, "%pdx", dx, i, r)
         on = row_of(f, "%px", x, i, r) if x else ""
 
@@ -241,18 +221,19 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
                 return value
             return f.where_positive(f.load(f.at(on, n, (p, at.source), q * x.channel)), value)
 
-        Row(kit, f, count, at, source, (g.channel, g.row), w, c.kernel, rows, useful).store(
+        Row(kit, f, count, at, source, (g.channel, g.row), w, walk, c.kernel, rows, useful).store(
             outputs,
             out=lambda q, n, p: f.at(to, n, (p, at.target), q * dx.channel),
             begin=lambda q, n, p: ZERO,
             end=masked,
         )
 
-    def block(group: Number, first: Number, count: int, w: str) -> None:
+    def block(group: Number, first: Number, count: int) -> None:
         i = f.index((group, inputs), first)
+        w = kit.weight_at(f, "%pw", (group, outputs * inputs * c.taps), first, (c.taps - 1) * inputs)
         f.loop(dx.height, lambda r: row(group, i, count, w, r))
 
-    every_block(kit, f, c.groups, inputs, outputs * c.taps, "%pw", block)
+    every_block(kit, f, c.groups, inputs, block)
     return f.done()
 
 

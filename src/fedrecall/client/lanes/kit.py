@@ -62,11 +62,6 @@ class Kit:
         """The rows of a block of so many columns, whose sums come from memory: larger ones were no faster."""
         return max(1, min(self.registers - 1, 20) // columns - 1)
 
-    @property
-    def by_stretches(self) -> bool:
-        """Do blocks of sums read so much that all but the nearest cache are too slow for them?"""
-        return self.clients
-
     def parts(self, f: Function, body: Callable[[Number], object]) -> None:
         """body(part) for the parts of units that fit into a register."""
         f.parts(self.machine.lanes, body)
@@ -84,29 +79,6 @@ class Kit:
         """A weight in every lane."""
         place = self.weight_at(f, address, *terms)
         return f.load(place) if self.clients else f.spread(place)
-
-    # Weights that are packed are a float each, or of clients that of a part.
-
-    @property
-    def packed_size(self) -> int:
-        return self.machine.lanes * FLOAT if self.clients else FLOAT
-
-    def packed_at(self, f: Function, address: str, *terms: Term) -> str:
-        return f.at(address, *terms, size=self.packed_size)
-
-    def packed_part(self, f: Function, address: str, part: Number, count: int) -> str:
-        """The place of a part, of so many weights; floats are the same for all parts."""
-        return self.packed_at(f, address, (part, count)) if self.clients else address
-
-    def packed(self, f: Function, address: str, index: int) -> str:
-        place = self.packed_at(f, address, index)
-        return f.load_here(place) if self.clients else f.spread(place)
-
-    def pack(self, f: Function, source: str, target: str) -> None:
-        if self.clients:
-            f.store_here(f.load(source), target)
-        else:
-            f.copy(source, target)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class Product:
                 for k of the stretch: sums[row][column] += left[row][k] right[column][k]
         """
         f, most = self.f, self.block[0]
-        if not self.kit.by_stretches:
+        if not self.kit.clients:
             return self.give(begin, lambda value, *at: f.store(end(value, *at), out(*at)))
 
         def panel(first: Number, rows: int) -> None:

@@ -74,7 +74,6 @@ class Program:
         self.scratch_bytes = 0
         learning = [j for j, layer in enumerate(self.spatial) if isinstance(layer, Convolution)]
         self.first = learning[0] if learning else len(self.spatial)  # layer that learns anything
-        self.packs: list[Call] = []
         self.images_there: list[Call] = []
         self.images_back: list[Call] = []  # the last layer's first
         self.features_there: list[Call] = []
@@ -163,24 +162,17 @@ class Program:
     def _write_convolution(self, j: int, c: Convolution) -> None:
         kit, x, y, g = self.kit, self.grids[j], self.grids[j + 1], self.gradients[j + 1]
         count = c.outputs * c.group[0] * c.taps
-        packed, weight, bias = (
-            self._room(count, kit.weight_size),
-            self._parameter(c.weight),
-            self._parameter(c.bias),
-        )
-        self.packs.append(Call(convolution.pack(kit, f"pack_{j}", c, back=False), (weight, packed)))
+        weight, bias = self._parameter(c.weight), self._parameter(c.bias)
         kernel = convolution.forward(kit, f"convolution_{j}", c, x, y)
-        self.images_there.append(Call(kernel, (self.at_x[j], packed, bias, self.at_x[j + 1])))
+        self.images_there.append(Call(kernel, (self.at_x[j], weight, bias, self.at_x[j + 1])))
         back = []
         kernel = convolution.weight_gradient(kit, f"convolution_weights_{j}", c, x, g)
         sums = self._sums(c.weight, count), self._sums(c.bias, c.outputs)
         back.append(Call(kernel, (self.at_x[j], self.at_g[j + 1], *sums)))
         if j > self.first:
-            packed = self._room(count, kit.weight_size)
-            self.packs.append(Call(convolution.pack(kit, f"pack_back_{j}", c, back=True), (weight, packed)))
             masked = x if self._after_relu(j) else None
             kernel = convolution.input_gradient(kit, f"convolution_input_{j}", c, g, self.gradients[j], masked)
-            back.append(Call(kernel, (self.at_g[j + 1], packed, self.at_x[j], self.at_g[j])))
+            back.append(Call(kernel, (self.at_g[j + 1], weight, self.at_x[j], self.at_g[j])))
         self.images_back[:0] = back
 
     def _write_pooling(self, j: int, p: Pooling) -> None:
@@ -238,8 +230,6 @@ class Program:
 
     def _forward(self, f: Function, rows: str) -> None:
         """From the samples at these rows to the last layer's output."""
-        for call in self.packs:
-            call.write(f)
 
         def chunk(c: Number) -> None:
             first = self.at_x[0].address(f, c)
