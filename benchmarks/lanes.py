@@ -23,11 +23,12 @@ from torch import nn
 from fedrecall import CrossEntropy, FedAvg, Local
 from fedrecall.client import step as steps
 from fedrecall.client.lanes.chain import chain_of
-from fedrecall.client.lanes.ir import LANES, Function, Module
 from fedrecall.client.lanes.jit import HASWELL, Code, Cpu, host
-from fedrecall.client.lanes.kit import AVX512
-from fedrecall.client.lanes.layers import Convolution
-from fedrecall.client.lanes.program import Program, Update
+from fedrecall.client.lanes.kernels.ir import LANES, Function, Module
+from fedrecall.client.lanes.kernels.kit import AVX512
+from fedrecall.client.lanes.kernels.layers import Convolution
+from fedrecall.client.lanes.kernels.program import Program
+from fedrecall.client.lanes.kernels.steps import ClientsProgram, SamplesProgram
 from fedrecall.client.step import Step
 from fedrecall.models.lenet import lenet
 from fedrecall.vector import FlatModel
@@ -51,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     most = peak(cpu)
     samples = chosen.batch if chosen.clients else -(-chosen.batch // LANES)
     flat = FlatModel(lenet((3, 32, 32), 10))
-    program = Program(chain_of(flat, torch.zeros(2, 3, 32, 32)), samples, cpu.machine,
-                      Update(0.0, 0.0) if chosen.clients else None)  # fmt: skip
+    given = chain_of(flat, torch.zeros(2, 3, 32, 32)), samples, cpu.machine
+    program: Program = ClientsProgram(*given, 0.0, 0.0) if chosen.clients else SamplesProgram(*given)
     code = Code(program.text, cpu)
     print(f"{cpu.name}: {most:.0f} GFLOP/s in registers; LeNet, {samples} units, chunks of {program.kit.chunk}")
     total, works = 0.0, 0.0

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedrecall.client.graph import UntraceableError
-from fedrecall.client.lanes.ir import LANES
+from fedrecall.client.lanes.kernels.ir import LANES
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device

@@ -11,8 +11,8 @@ from lane_nets import batch, net
 
 from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.jit import Cpu, parsed, target_machine
-from fedrecall.client.lanes.kit import NEON
-from fedrecall.client.lanes.program import Program, Update
+from fedrecall.client.lanes.kernels.kit import NEON
+from fedrecall.client.lanes.kernels.steps import ClientsProgram, SamplesProgram
 from fedrecall.vector import FlatModel
 
 AARCH64 = 183  # of an ELF header's machines
@@ -35,26 +35,24 @@ def symbols(data: bytes) -> dict[str, bool]:
     return found
 
 
-UPDATE = Update(momentum=0.9, decay=0.01)
-
-
 @pytest.mark.parametrize(
-    ("name", "update"),
+    ("name", "clients"),
     [
-        ("convolutions with padding", UPDATE),
-        pytest.param("lenet", None, marks=pytest.mark.slow),
-        pytest.param("lenet", UPDATE, marks=pytest.mark.slow),
+        ("convolutions with padding", True),
+        pytest.param("lenet", False, marks=pytest.mark.slow),
+        pytest.param("lenet", True, marks=pytest.mark.slow),
     ],
 )
-def test_programs_compile_to_vectors_of_neon(target, name, update) -> None:
-    program = Program(chain_of(FlatModel(net(name)), batch(name, 2)[0]), 4, NEON, update)
+def test_programs_compile_to_vectors_of_neon(target, name, clients) -> None:
+    given = chain_of(FlatModel(net(name)), batch(name, 2)[0]), 4, NEON
+    program = ClientsProgram(*given, momentum=0.9, decay=0.01) if clients else SamplesProgram(*given)
     machine = target_machine(target, Cpu("neoverse-n1", "", NEON))
     module = parsed(program.text, machine)
     code = machine.emit_object(module)
     assert code[:4] == b"\x7fELF"
     assert struct.unpack_from("<H", code, 18) == (AARCH64,)
     found = symbols(code)
-    assert all(found[kernel] for kernel in (["run"] if update else ["forward", "backward"]))
+    assert all(found[kernel] for kernel in (["run"] if clients else ["forward", "backward"]))
     assert {name for name, defined in found.items() if name and not defined} <= {"memset"}
     assembly = machine.emit_assembly(module)
     assert len(re.findall(r"\tfmla\tv\d+\.4s", assembly)) > 100

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrecall import Local
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.jit import HASWELL, Cpu
-from fedrecall.client.lanes.layers import Pixels
+from fedrecall.client.lanes.kernels.layers import Pixels
 from fedrecall.vector import FlatModel
 
 LANES, STEPS, BATCH, SAMPLES, LR = 16, 3, 6, 30, 0.1

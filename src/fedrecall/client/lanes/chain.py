@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedrecall.client.graph import UntraceableError
-from fedrecall.client.lanes.ir import LANES
-from fedrecall.client.lanes.layers import Chain, Convolution, Layer, Linear, Pooling, Spatial
+from fedrecall.client.lanes.kernels.ir import LANES
+from fedrecall.client.lanes.kernels.layers import Chain, Convolution, Layer, Linear, Pooling, Spatial
 from fedrecall.vector import FlatModel
 
 aten = torch.ops.aten

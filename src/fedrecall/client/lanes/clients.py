@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedrecall.client.lanes.chain import chain_of
-from fedrecall.client.lanes.ir import FLOAT, LANES
 from fedrecall.client.lanes.jit import Code, Cpu, host
-from fedrecall.client.lanes.layers import Pixels
+from fedrecall.client.lanes.kernels.ir import FLOAT, LANES
+from fedrecall.client.lanes.kernels.layers import Pixels
+from fedrecall.client.lanes.kernels.steps import ClientsProgram
 from fedrecall.client.lanes.memory import scratch
-from fedrecall.client.lanes.program import Program, Update
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel
 
@@ -37,15 +37,15 @@ class LanesClients:
         self, flat: FlatModel, local: Local, x: Tensor, cpu: Cpu | None = None, pixels: Pixels | None = None
     ) -> None:
         cpu = cpu or host()
-        update = Update(local.momentum, local.weight_decay)
-        self.program = program = Program(chain_of(flat, x), local.batch_size, cpu.machine, update, pixels)
-        self._vectors = 2 if local.momentum else 1
+        self.program = program = ClientsProgram(
+            chain_of(flat, x), local.batch_size, cpu.machine, local.momentum, local.weight_decay, pixels
+        )
         self._scratch = scratch(program)
         self._code = Code(program.text, cpu)
         self._run, self._lane_sums = (self._code.function(f) for f in (program.run, program.lane_sums))
         self._sums = torch.zeros(program.chain.parameters, LANES)
         width = program.units * LANES
-        features = self._scratch[program.at_h[0] // FLOAT :][: program.chain.features * width]
+        features = self._scratch[program.at_features.at // FLOAT :][: program.chain.features * width]
         self._features = features.view(-1, width)
         self._scale, self._size = torch.zeros(program.units, LANES), 0  # of the batches before
         self._rate = torch.zeros(1)
@@ -53,7 +53,7 @@ class LanesClients:
     def weights(self, groups: int, start: Tensor | None = None) -> Tensor:
         """Memory for [groups, parameters, 16] and momentum behind them; `start` is [16 x groups, parameters]."""
         count = self.program.chain.parameters
-        found = torch.empty(groups, count * self._vectors, LANES)
+        found = torch.empty(groups, count * self.program.vectors, LANES)
         if start is not None:
             found[:, count:].zero_()
             found[:, :count].copy_(start.view(groups, LANES, -1).transpose(1, 2))

@@ -11,8 +11,8 @@ from torch import Tensor
 from fedrecall.client.graph import UntraceableError
 from fedrecall.client.inputs import Inputs
 from fedrecall.client.lanes.clients import Batches, LanesClients
-from fedrecall.client.lanes.ir import LANES
-from fedrecall.client.lanes.layers import Pixels
+from fedrecall.client.lanes.kernels.ir import LANES
+from fedrecall.client.lanes.kernels.layers import Pixels
 from fedrecall.client.plan import Plan
 from fedrecall.client.step import NOTHING, TOLERANCES, Step, is_near
 from fedrecall.client.work import Job

@@ -12,8 +12,8 @@ import llvmlite
 import llvmlite.binding as llvm
 import torch
 
-from fedrecall.client.lanes.ir import KINDS, Function
-from fedrecall.client.lanes.kit import AVX2, AVX512, NEON, Machine
+from fedrecall.client.lanes.kernels.ir import KINDS, Function
+from fedrecall.client.lanes.kernels.kit import AVX2, AVX512, NEON, Machine
 from fedrecall.client.lanes.object_cache import cached_object
 from fedrecall.errors import InputError
 

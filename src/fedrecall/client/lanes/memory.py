@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fedrecall.client.lanes.chain import UnsupportedError
-from fedrecall.client.lanes.ir import FLOAT
-from fedrecall.client.lanes.program import Program
+from fedrecall.client.lanes.kernels.ir import FLOAT
+from fedrecall.client.lanes.kernels.program import Program
 
 MOST_BYTES = 2**30
 

@@ -12,10 +12,11 @@ from torch import Tensor
 from fedrecall.client import step as steps
 from fedrecall.client.graph import UntraceableError, finish, trace, without_views_of_views
 from fedrecall.client.lanes.chain import UnsupportedError, chain_of
-from fedrecall.client.lanes.ir import FLOAT, LANES
 from fedrecall.client.lanes.jit import Code, Cpu, host
+from fedrecall.client.lanes.kernels.ir import FLOAT, LANES
+from fedrecall.client.lanes.kernels.program import Place
+from fedrecall.client.lanes.kernels.steps import SamplesProgram
 from fedrecall.client.lanes.memory import scratch
-from fedrecall.client.lanes.program import Program
 from fedrecall.client.step import Compared, Step
 from fedrecall.vector import Tensors
 
@@ -33,14 +34,14 @@ class LanesStep:
             raise UnsupportedError("a precision other than float32")
         cpu = cpu or host()
         self._step, self._flat = step, flat
-        self._program = program = Program(chain_of(flat, x), -(-local.batch_size // LANES), cpu.machine)
+        self._program = program = SamplesProgram(chain_of(flat, x), -(-local.batch_size // LANES), cpu.machine)
         self._scratch = scratch(program)
         code = self._code = Code(program.text, cpu)
         self._forward, self._backward = code.function(program.forward), code.function(program.backward)
         width = program.units * LANES
-        self._features = self._view(program.at_h[0], program.chain.features, width)
-        self._logits = self._view(program.at_h[-1], program.chain.outputs, width)
-        self._gradient = self._view(program.at_gh[-1], program.chain.outputs, width)
+        self._features = self._view(program.at_features, program.chain.features, width)
+        self._logits = self._view(program.at_logits, program.chain.outputs, width)
+        self._gradient = self._view(program.at_logits_gradient, program.chain.outputs, width)
         self._samples = 0  # of the batch before
         self._rows = torch.zeros(width + LANES, dtype=torch.long)
         self._seen: dict[torch.Size, int] = {}
@@ -48,8 +49,8 @@ class LanesStep:
         # It is compared with an eager step as recorded ones are.
         self.steps, self.next_check = 0, 1
 
-    def _view(self, at: int, rows: int, columns: int) -> Tensor:
-        return self._scratch[at // FLOAT :][: rows * columns].view(rows, columns)
+    def _view(self, place: Place, rows: int, columns: int) -> Tensor:
+        return self._scratch[place.at // FLOAT :][: rows * columns].view(rows, columns)
 
     @torch.no_grad()
     def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:

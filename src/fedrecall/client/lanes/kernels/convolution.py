@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedrecall.client.lanes.ir import ZERO, Function, Number, evenly
-from fedrecall.client.lanes.kit import Kit, Positions, row_of
-from fedrecall.client.lanes.layers import Convolution, Grid
-from fedrecall.client.lanes.products import NEAR, Begin, End, by_stretches, outer
+from fedrecall.client.lanes.kernels.ir import ZERO, Function, Number, evenly
+from fedrecall.client.lanes.kernels.kit import Kit, Positions, row_of
+from fedrecall.client.lanes.kernels.layers import Convolution, Grid
+from fedrecall.client.lanes.kernels.products import NEAR, Begin, End, by_stretches, outer
 
 MANY = 60  # positions: blocks of channels are chosen as if a row had so many
 
@@ -199,13 +199,7 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
     above, beside = kh - 1 - c.padding[0], kw - 1 - c.padding[1]
     height, width = dx.height - kh + 1 + 2 * c.padding[0], dx.width - kw + 1 + 2 * c.padding[1]  # of stride 1
     at = Positions.between(kit.chunk, dx.width, kit.chunk, dx.right)
-    samples = kit.chunk if at.lines == 1 else 1  # of a pixel, next to each other in a line
-
-    def useful(first: int, size: int) -> range:
-        """Taps that meet g from one of these positions."""
-        left, right = first // samples, (first + size - 1) // samples
-        return range(max(0, beside - right), min(kw, beside + width - left))
-
+    useful = meeting(kw, beside, width, kit.chunk if at.lines == 1 else 1)
     walk = Walk(1, inputs * c.taps, -kw * inputs, -inputs)
 
     def row(group: Number, i: Number, count: int, w: str, r: Number) -> None:
@@ -237,6 +231,17 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
     return f.done()
 
 
+def meeting(taps: int, beside: int, width: int, samples: int) -> Useful:
+    """Those of so many taps that meet a row of so many pixels, which begins so far beside the first tap, from one
+    of some positions; so many samples of a pixel are next to each other."""
+
+    def useful(first: int, size: int) -> range:
+        left, right = first // samples, (first + size - 1) // samples
+        return range(max(0, beside - right), min(taps, beside + width - left))
+
+    return useful
+
+
 def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Function:
     """dw and db of a chunk, added to what is there; g is the gradient of the output, before ReLU.
 
@@ -248,18 +253,13 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
     kh, kw = c.kernel
     at = Positions.between(kit.chunk, g.width, c.stride[1] * x.pitch, g.right)
 
-    def add(places: list[str], term: Callable[..., list[str]]) -> None:
-        """To the sums there, term(line, position, *sums) of all positions."""
-
-        def line(n: Number, *sums: str) -> list[str]:
-            return f.loop(at.length, lambda p, *sums: term(n, p, *sums), sums)
-
-        for value, place in zip(f.loop(at.lines, line, [f.load(place) for place in places]), places):
-            f.store(value, place)
-
     def bias(o: Number, row: Number) -> None:
         values = row_of(f, "%pg", g, o, row)
-        add([f.at("%pdb", o)], lambda n, p, total: [f.add(total, f.load(f.at(values, n, (p, at.target))))])
+
+        def term(n: Number, p: Number, total: str) -> list[str]:
+            return [f.add(total, f.load(f.at(values, n, (p, at.target))))]
+
+        add_terms(f, at, [f.at("%pdb", o)], term)
 
     def taps(row: Number, group: Number, first: Number, count: int, i: Number, ky: Number) -> None:
         o = f.index((group, outputs), first)
@@ -272,7 +272,7 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
             gs = [f.load(f.at(values, n, (p, at.target), q * g.channel)) for q in range(count)]
             return outer(f, sums, [f.load(f.at(image, n, (p, at.source), t * x.pitch)) for t in range(kw)], gs)
 
-        kit.parts(f, lambda _: add(places, term))
+        kit.parts(f, lambda _: add_terms(f, at, places, term))
 
     def block(row: Number, group: Number, first: Number, count: int) -> None:
         f.loop(inputs, lambda i: f.loop(kh, lambda ky: taps(row, group, first, count, i, ky)))
@@ -285,3 +285,13 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
 
     f.loop(g.height, whole_row)
     return f.done()
+
+
+def add_terms(f: Function, at: Positions, places: list[str], term: Callable[..., list[str]]) -> None:
+    """To the sums there, term(line, position, *sums) of all positions."""
+
+    def line(n: Number, *sums: str) -> list[str]:
+        return f.loop(at.length, lambda p, *sums: term(n, p, *sums), sums)
+
+    for value, place in zip(f.loop(at.lines, line, [f.load(place) for place in places]), places):
+        f.store(value, place)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedrecall.client.lanes.ir import LANES, ZERO, Function, Number, Term
-from fedrecall.client.lanes.kit import Kit, row_of
-from fedrecall.client.lanes.layers import Grid, Pooling
+from fedrecall.client.lanes.kernels.ir import LANES, ZERO, Function, Number, Term
+from fedrecall.client.lanes.kernels.kit import Kit, row_of
+from fedrecall.client.lanes.kernels.layers import Grid, Pooling
 
 
 def forward(kit: Kit, name: str, p: Pooling, x: Grid, y: Grid) -> Function:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fedrecall.client.lanes.ir import FLOAT, LANES, UNIT, Function, Module, Number, Term, evenly
-from fedrecall.client.lanes.layers import Grid
+from fedrecall.client.lanes.kernels.ir import FLOAT, LANES, UNIT, Function, Module, Number, Term, evenly
+from fedrecall.client.lanes.kernels.layers import Grid
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,23 @@
-"""A chain of layers as code: where everything lies in its scratch memory, and which kernel runs when."""
+"""A chain of layers as kernels: where everything lies in their memory, and which of them runs when."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from functools import partial
 
-from fedrecall.client.lanes import convolution, ends, linear, pooling
-from fedrecall.client.lanes.ir import ADDRESS, FLOAT, LANES, UNIT, ZERO, Function, Number
-from fedrecall.client.lanes.kit import Kit, Machine
-from fedrecall.client.lanes.layers import Chain, Convolution, Grid, Linear, Pixels, Pooling, Spatial, after
-
-# What a step of sixteen clients is given: that is theirs alone, or the same for all.
-OF_GROUP = ("pw", "prows", "poffset", "ploss")
-OF_ALL = ("px", "ptarget", "pscale", "pscratch", "istride", "isize", "ichunks")
-
-
-@dataclass(frozen=True)
-class Update:
-    """What is done with gradients in the kernels: steps of SGD."""
-
-    momentum: float
-    decay: float
+from fedrecall.client.lanes.kernels import convolution, entry, linear, pooling
+from fedrecall.client.lanes.kernels.ir import ADDRESS, LANES, UNIT, Function, Number
+from fedrecall.client.lanes.kernels.kit import Kit, Machine
+from fedrecall.client.lanes.kernels.layers import (
+    Chain,
+    Convolution,
+    Grid,
+    Linear,
+    Pixels,
+    Pooling,
+    Spatial,
+    after,
+)
 
 
 @dataclass(frozen=True)
@@ -47,29 +44,18 @@ class Call:
         f.call(self.kernel, *[place.address(f, chunk) for place in self.places], *self.numbers)
 
 
-def chunk_of(chain: Chain, units: int) -> int:
-    """How many units go through the layers on images together: by the model and the batch alone. Two fill the
-    registers where a row is short, and more would not stay in the cache."""
-    return 2 if chain.spatial and units % 2 == 0 else 1
-
-
-class Program:
-    """The IR of `forward` and `backward`, a sample in each lane, or with an update of `run_groups`, a client each.
+class Program(ABC):
+    """Kernels for batches of so many units; `clients`: with a client in each lane, not a sample.
 
     All of it works in one piece of memory, `scratch_bytes` long, on a boundary of 64 bytes and at first all zeros.
     Calls are of a chunk where layers are on images, and of all units where they are on features.
     """
 
     def __init__(
-        self,
-        chain: Chain,
-        units: int,
-        machine: Machine,
-        update: Update | None = None,
-        pixels: Pixels | None = None,
+        self, chain: Chain, units: int, machine: Machine, pixels: Pixels | None, *, clients: bool
     ) -> None:
         self.chain, self.units, self.spatial = chain, units, with_pooling_last(chain.spatial)
-        self.kit = Kit(update is not None, chunk_of(chain, units), machine)
+        self.kit = Kit(clients, chunk_of(chain, units), machine)
         self.chunks = units // self.kit.chunk
         self.scratch_bytes = 0
         learning = [j for j, layer in enumerate(self.spatial) if isinstance(layer, Convolution)]
@@ -80,19 +66,20 @@ class Program:
         self.features_back: list[Call] = []
         self.sums: dict[int, tuple[Place, int]] = {}  # of parameters' gradients in each lane, and their number
         self._write_images(pixels)
-        if update is None:
-            self._write_features(None)
-            self._write_forward_and_backward()
-        else:
-            velocity = chain.parameters
-            give = partial(ends.update, momentum=update.momentum, decay=update.decay, velocity=velocity)
-            self._write_features(give)
-            self._write_run(self._write_step(give), 2 if update.momentum else 1)
-        self.text = self.kit.module.text()
+        self._write_features()
+
+    @property
+    def text(self) -> str:
+        """The IR."""
+        return self.kit.module.text()
+
+    @abstractmethod
+    def weight_calls(self, i: int, c: Linear, x: Place, g: Place) -> list[Call]:
+        """What becomes of the gradients of a linear layer's weights, from its input and its output's gradient."""
 
     # Where things lie
 
-    def _room(self, count: int, size: int = UNIT, step: int = 0) -> Place:
+    def room(self, count: int, size: int = UNIT, step: int = 0) -> Place:
         """For so many things of a size in bytes."""
         at, self.scratch_bytes = self.scratch_bytes, self.scratch_bytes + -(-count * size // UNIT) * UNIT
         return Place(at, step)
@@ -101,11 +88,11 @@ class Program:
         """A parameter's place in the vector; a bias that is not there is never looked at."""
         return Place((at or 0) * self.kit.weight_size, base="%pw")
 
-    def _sums(self, at: int | None, count: int) -> Place:
+    def sums_of(self, at: int | None, count: int) -> Place:
         """Of the gradients of the parameters there."""
         if at is None:
             return Place(0)
-        self.sums[at] = self._room(whole_units(count)), count
+        self.sums[at] = self.room(whole_units(count)), count
         return self.sums[at][0]
 
     def _grid(self, j: int) -> Grid:
@@ -142,10 +129,10 @@ class Program:
         self.grids = [self._grid(j) for j in range(last + 1)]
         self.gradients = [self._gradient_grid(j) for j in range(last + 1)]
         self.at_x = [self._inputs_of(j) for j in range(last)]
-        self.at_g = [self._room(grid.size) for grid in self.gradients[:last]]
+        self.at_g = [self.room(grid.size) for grid in self.gradients[:last]]
         for places in (self.at_x, self.at_g):  # features are those of all chunks
-            places.append(self._room(whole_units(self.chain.features) * self.units, step=self.kit.chunk * UNIT))
-        self.gather = ends.gather(self.kit, "gather", self.chain.sample, self.grids[0], pixels)
+            places.append(self.room(whole_units(self.chain.features) * self.units, step=self.kit.chunk * UNIT))
+        self.gather = entry.gather(self.kit, "gather", self.chain.sample, self.grids[0], pixels)
         for j, layer in enumerate(self.spatial):
             if isinstance(layer, Convolution):
                 self._write_convolution(j, layer)
@@ -156,8 +143,8 @@ class Program:
         """Of layer j on images: those of all chunks if they are looked at again on the way back."""
         size = self.grids[j].size
         if isinstance(self.spatial[j], Convolution) or self._after_relu(j):
-            return self._room(size * self.chunks, step=size * UNIT)
-        return self._room(size)
+            return self.room(size * self.chunks, step=size * UNIT)
+        return self.room(size)
 
     def _write_convolution(self, j: int, c: Convolution) -> None:
         kit, x, y, g = self.kit, self.grids[j], self.grids[j + 1], self.gradients[j + 1]
@@ -167,7 +154,7 @@ class Program:
         self.images_there.append(Call(kernel, (self.at_x[j], weight, bias, self.at_x[j + 1])))
         back = []
         kernel = convolution.weight_gradient(kit, f"convolution_weights_{j}", c, x, g)
-        sums = self._sums(c.weight, count), self._sums(c.bias, c.outputs)
+        sums = self.sums_of(c.weight, count), self.sums_of(c.bias, c.outputs)
         back.append(Call(kernel, (self.at_x[j], self.at_g[j + 1], *sums)))
         if j > self.first:
             masked = x if self._after_relu(j) else None
@@ -178,7 +165,7 @@ class Program:
     def _write_pooling(self, j: int, p: Pooling) -> None:
         kit, x, y, g = self.kit, self.grids[j], self.grids[j + 1], self.gradients[j + 1]
         pixels = y.channels * y.height * y.width * kit.chunk
-        seats = self._room(pixels * self.chunks, LANES, step=pixels * LANES)
+        seats = self.room(pixels * self.chunks, LANES, step=pixels * LANES)
         kernel = pooling.forward(kit, f"pooling_{j}", p, x, y)
         self.images_there.append(Call(kernel, (self.at_x[j], self.at_x[j + 1], seats)))
         if j > self.first:
@@ -188,47 +175,25 @@ class Program:
 
     # Layers on features
 
-    def _write_features(self, give: ends.Give | None) -> None:
+    def _write_features(self) -> None:
         rooms = [whole_units(c.outputs) * self.units for c in self.chain.linear]
-        there = [self.at_x[-1], *[self._room(room) for room in rooms]]
-        back = [self.at_g[-1], *[self._room(room) for room in rooms]]
-        self.at_h, self.at_gh = [place.at for place in there], [place.at for place in back]
-        self.at_turned = self._room(
-            max([whole_units(c.inputs) for c in self.chain.linear], default=0) * self.units
-        )
+        there = [self.at_x[-1], *[self.room(room) for room in rooms]]
+        back = [self.at_g[-1], *[self.room(room) for room in rooms]]
+        self.at_features, self.at_logits, self.at_logits_gradient = there[0], there[-1], back[-1]
         for i, c in enumerate(self.chain.linear):
             weight, x, g = self._parameter(c.weight), there[i], back[i + 1]
             kernel = linear.forward(self.kit, f"linear_{i}", c, self.units)
             self.features_there.append(Call(kernel, (x, weight, self._parameter(c.bias), there[i + 1])))
-            calls = []
-            if i or self.first < len(self.spatial):
+            calls = self.weight_calls(i, c, x, g)
+            if i or self.first < len(self.spatial):  # before the weights change
                 after_relu = self.chain.linear[i - 1].relu if i else self._after_relu(len(self.spatial))
                 kernel = linear.input_gradient(self.kit, f"linear_input_{i}", c, self.units, after_relu=after_relu)
-                calls.append(Call(kernel, (g, weight, x, back[i])))
-            calls += self._weights_of_one(i, c, x, g) if give is None else [self._weights(i, c, x, g, give)]
+                calls.insert(0, Call(kernel, (g, weight, x, back[i])))
             self.features_back[:0] = calls
-
-    def _weights(self, i: int, c: Linear, x: Place, g: Place, give: ends.Give) -> Call:
-        """With a client in each lane, steps of SGD."""
-        kernel = linear.weight_gradient(self.kit, f"linear_weights_{i}", c, self.units, give, "pw", "prate")
-        return Call(kernel, (g, x, Place(0, base="%pw"), Place(0, base="%prate")))
-
-    def _weights_of_one(self, i: int, c: Linear, x: Place, g: Place) -> list[Call]:
-        """With a sample in each lane, gradients."""
-        kit, units = self.kit, self.units
-        to = Place(c.weight * FLOAT, base="%pg")
-        calls = [
-            Call(linear.turned(kit, f"turned_{i}", c, units), (x, self.at_turned)),
-            Call(linear.weight_gradient_of_one(kit, f"linear_weights_{i}", c, units), (g, self.at_turned, to)),
-        ]
-        if c.bias is not None:
-            sums = self._sums(c.bias, c.outputs)
-            calls.append(Call(linear.bias_gradient(kit, f"linear_bias_{i}", c, units), (g, sums)))
-        return calls
 
     # All of it
 
-    def _forward(self, f: Function, rows: str) -> None:
+    def forward_calls(self, f: Function, rows: str) -> None:
         """From the samples at these rows to the last layer's output."""
 
         def chunk(c: Number) -> None:
@@ -243,7 +208,7 @@ class Program:
         for call in self.features_there:
             call.write(f)
 
-    def _backward(self, f: Function) -> None:
+    def backward_calls(self, f: Function) -> None:
         """From the gradient of the last layer's output to those of all parameters, summed in each lane."""
         for call in self.features_back:
             call.write(f)
@@ -255,68 +220,11 @@ class Program:
         if self.images_back:
             f.loop("%ichunks", chunk)
 
-    def _write_forward_and_backward(self) -> None:
-        lane_sums = ends.lane_sums(self.kit, "lane_sums")
-        f = self.forward = Function(self.kit.module, "forward", "pw", "px", "prows", "pscratch", "ichunks")
-        self._forward(f, "%prows")
-        f.done()
-        f = self.backward = Function(self.kit.module, "backward", "pw", "pg", "pscratch", "ichunks")
-        self._backward(f)
-        for at, (place, count) in self.sums.items():
-            Call(lane_sums, (place, Place(at * FLOAT, base="%pg")), (whole_units(count) // LANES,)).write(f)
-        f.done()
 
-    def _write_step(self, give: ends.Give) -> Function:
-        """One step of sixteen clients: where its rows and the target of all samples are, what each sample counts,
-        and a rate for each lane."""
-        kit, units = self.kit, self.units
-        move = ends.move(kit, "move", give)
-        choose, loss = ends.choose(kit, "choose", units), ends.loss(kit, "loss", self.chain.outputs, units)
-        chosen, labels = self._room((units + 1) * LANES, ADDRESS), self._room(units)
-        f = Function(kit.module, "step", *OF_GROUP, "prate", *OF_ALL)
-        rows, at_labels = chosen.address(f, 0), labels.address(f, 0)
-        f.call(choose, "%prows", "%ptarget", rows, at_labels, "%istride", "%isize")
-        self._forward(f, rows)
-        z, g = Place(self.at_h[-1]).address(f, 0), Place(self.at_gh[-1]).address(f, 0)
-        f.call(loss, z, "%poffset", at_labels, "%pscale", "%prate", g, "%ploss")
-        self._backward(f)
-        for at, (place, count) in self.sums.items():
-            f.call(move, place.address(f, 0), "%pw", "%prate", at, count)
-        return f.done()
-
-    def _write_run(self, step: Function, vectors: int) -> None:
-        """Some steps of several groups of sixteen clients, one group after the other; what is a group's own lies
-        behind that of the group before. Of its steps a client has taken `ibegun` before, and has to take `psteps`.
-        `ifirst`: weights are those of `pstart` at first. `ilast`: at last they are added up, times their shares.
-
-        for group:
-            for step
-        """
-        kit, chain = self.kit, self.chain
-        start = ends.start(kit, "start", chain.parameters, (vectors - 1) * chain.parameters)
-        add_up = ends.add_up(kit, "add_up", chain.parameters)
-        self.lane_sums, rate = ends.lane_sums(kit, "lane_sums"), self._room(1)
-        own = ("psteps", "plr", "pstart", "pshare", "psums", "isteps", "ibegun", "igroups", "ifirst", "ilast")
-        f = self.run = Function(kit.module, "run", *OF_GROUP, *OF_ALL, *own)
-        lr, at_rate = f.spread("%plr"), rate.address(f, 0)
-
-        def group(g: Number) -> None:
-            w, offset = f.at("%pw", (g, chain.parameters * vectors)), f.at("%poffset", (g, chain.outputs))
-            rows = f.at("%prows", (f.index((g, LANES)), "%istride"), size=ADDRESS)
-            steps, losses = f.load_whole(f.at("%psteps", g)), f.at("%ploss", g)
-            f.when("%ifirst", lambda: f.call(start, "%pstart", w))
-
-            def one(s: Number) -> None:
-                f.store(f.select(f.more(steps, f.index(s, "%ibegun")), lr, ZERO), at_rate)
-                own = w, f.at(rows, (s, "%isize"), size=ADDRESS), offset, losses
-                f.call(step, *own, at_rate, *[f"%{name}" for name in OF_ALL])
-
-            left = f.index(f.most(steps), ("%ibegun", -1))
-            f.loop(f.larger(1, f.smaller(left, "%isteps")), one)
-            f.when("%ilast", lambda: f.call(add_up, w, f.at("%pshare", g), "%psums"))
-
-        f.loop("%igroups", group)
-        f.done()
+def chunk_of(chain: Chain, units: int) -> int:
+    """How many units go through the layers on images together: by the model and the batch alone. Two fill the
+    registers where a row is short, and more would not stay in the cache."""
+    return 2 if chain.spatial and units % 2 == 0 else 1
 
 
 def whole_units(count: int) -> int:

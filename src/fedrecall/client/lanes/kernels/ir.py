@@ -112,6 +112,10 @@ class Function:
     larger = partialmethod(_one_of, "sgt")
     smaller = partialmethod(_one_of, "slt")
 
+    def rest(self, number: Number, divisor: int) -> Number:
+        """What is left of a number that is not negative when it is divided."""
+        return number % divisor if isinstance(number, int) else self.op(f"urem i64 {number}, {divisor}")
+
     def at(self, address: str, *terms: Term, size: int = UNIT) -> str:
         """The address of what is so many places further, of `size` bytes each."""
         index = self.index(*terms)
@@ -143,16 +147,12 @@ class Function:
 
     def load(self, address: str) -> str:
         """Of a unit, the part at hand."""
-        return self.load_here(self.at(address, self._part, size=1))
+        place = self.at(address, self._part, size=1)
+        return self.op(f"load {self.vector}, ptr {place}, align {self.lanes * FLOAT}")
 
     def store(self, value: str, address: str) -> None:
-        self.store_here(value, self.at(address, self._part, size=1))
-
-    def load_here(self, address: str) -> str:
-        return self.op(f"load {self.vector}, ptr {address}, align {self.lanes * FLOAT}")
-
-    def store_here(self, value: str, address: str) -> None:
-        self.do(f"store {self.vector} {value}, ptr {address}, align {self.lanes * FLOAT}")
+        place = self.at(address, self._part, size=1)
+        self.do(f"store {self.vector} {value}, ptr {place}, align {self.lanes * FLOAT}")
 
     def load_anywhere(self, address: str) -> str:
         """From an address that is no multiple of the vector's size."""
@@ -177,8 +177,8 @@ class Function:
         )
         self.do(f"call void {name}({self.vector} {value}, ptr {address}, i32 {FLOAT}, {self.mask} {kept})")
 
-    def copy(self, source: str, target: str, kind: str = "float") -> None:
-        """A single thing, a float if nothing else is said, from one place to another."""
+    def copy(self, kind: str, source: str, target: str) -> None:
+        """A single thing of a kind from one place to another."""
         self.do(f"store {kind} {self.op(f'load {kind}, ptr {source}')}, ptr {target}")
 
     def spread(self, address: str) -> str:
@@ -237,6 +237,18 @@ class Function:
         self.module.declared.add(f"declare i32 {name}({self.whole})")
         return self.op(f"sext i32 {self.op(f'call i32 {name}({self.whole} {a})')} to i64")
 
+    def whole_op(self, name: str, a: str, b: int) -> str:
+        """Of whole numbers in all lanes and a constant: add, sub, shl, ashr."""
+        return self.op(f"{name} {self.whole} {a}, {self.whole_constant(b)}")
+
+    def bits(self, a: str) -> str:
+        """Floats as the whole numbers that they look like."""
+        return self.op(f"bitcast {self.vector} {a} to {self.whole}")
+
+    def looks_like(self, a: str) -> str:
+        """The floats that look like these whole numbers."""
+        return self.op(f"bitcast {self.whole} {a} to {self.vector}")
+
     def either(self, a: str, b: str) -> str:
         return self.op(f"or {self.mask} {a}, {b}")
 
@@ -249,43 +261,6 @@ class Function:
     def where_positive(self, decides: str, value: str) -> str:
         """The value, or zero where what decides is <= 0. What is not a number is let through, as torch does."""
         return self.select(self.compare("ugt", decides, ZERO), value, ZERO)
-
-    def exp(self, x: str) -> str:
-        """exp(x) for x <= 0, zero below -87, by Cephes' polynomial: the same operations on every machine."""
-        low = self.constant(-87.0)
-        tiny = self.compare("olt", x, low)
-        x = self.select(tiny, low, x)  # what is not a number stays
-        magic = self.constant(1.5 * 2**23)  # adding it rounds to a whole number
-        rounded = self.fma(x, self.constant(1.44269504088896341), magic)
-        n = self.sub(rounded, magic)
-        rest = self.fma(n, self.constant(2.12194440e-4), self.fma(n, self.constant(-0.693359375), x))
-        p = self.constant(1.9875691500e-4)
-        for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
-            p = self.fma(p, rest, self.constant(c))
-        y = self.add(self.fma(p, self.mul(rest, rest), rest), self.constant(1.0))
-        bits = self.op(f"bitcast {self.vector} {rounded} to {self.whole}")
-        bits = self.op(f"add {self.whole} {bits}, {self.whole_constant(127 - 0x4B400000)}")
-        bits = self.op(f"shl {self.whole} {bits}, {self.whole_constant(23)}")
-        power = self.op(f"bitcast {self.whole} {bits} to {self.vector}")
-        return self.select(tiny, ZERO, self.mul(y, power))
-
-    def log(self, x: str) -> str:
-        """log(x) for x >= 1, by Cephes' polynomial about the nearest power of two."""
-        bits = self.op(f"bitcast {self.vector} {x} to {self.whole}")
-        n = self.op(f"sub {self.whole} {bits}, {self.whole_constant(0x3F3504F3)}")  # of the root of 1/2
-        n = self.op(f"ashr {self.whole} {n}, {self.whole_constant(23)}")
-        power = self.op(f"shl {self.whole} {n}, {self.whole_constant(23)}")
-        near = self.op(f"sub {self.whole} {bits}, {power}")
-        rest = self.sub(self.op(f"bitcast {self.whole} {near} to {self.vector}"), self.constant(1.0))
-        n, square = self.op(f"sitofp {self.whole} {n} to {self.vector}"), self.mul(rest, rest)
-        p = self.constant(7.0376836292e-2)
-        for c in (-1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
-                  2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1):  # fmt: skip
-            p = self.fma(p, rest, self.constant(c))
-        y = self.fma(n, self.constant(-2.12194440e-4), self.mul(self.mul(p, rest), square))
-        y = self.add(rest, self.fma(square, self.constant(-0.5), y))
-        y = self.fma(n, self.constant(0.693359375), y)
-        return self.select(self.compare("uno", x, x), x, y)
 
     def transposed(self, rows: Sequence[str]) -> list[str]:
         """A square block turned over, by log2(16) rounds of exchanges."""
@@ -305,16 +280,18 @@ class Function:
 
     # Loops
 
+    def _begin(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self._block = label
+
     def loop(self, count: Number, body: Callable[..., Any], carried: Sequence[str] = ()) -> list[str]:
         """body(i, *carried) -> carried, for i = 0, 1, .. below count, at least once. One round is not a loop."""
         if count == 1:
             out = body(0, *carried)
             return list(out) if carried else []
-        self._names += 1
-        tag, before = f"L{self._names}", self._block
-        self.do(f"br label %{tag}")
-        self.lines.append(f"{tag}:")
-        self._block = tag
+        before, tag = self._block, self._new("L")
+        self.do(f"br label {tag}")
+        self._begin(tag[1:])
         i, names = self._new("i"), [self._new("c") for _ in carried]
         place = len(self.lines)  # the phis are written when the end is known
         out = body(i, *names)
@@ -323,22 +300,18 @@ class Function:
         for name, first, last in zip(names, carried, out if carried else (), strict=True):
             phis.append(f"  {name} = phi {self.vector} [ {first}, %{before} ], [ {last}, %{self._block} ]")
         self.lines[place:place] = phis
-        self.do(f"br i1 {self.op(f'icmp slt i64 {after}, {count}')}, label %{tag}, label %E{tag}")
-        self.lines.append(f"E{tag}:")
-        self._block = f"E{tag}"
+        self.do(f"br i1 {self.op(f'icmp slt i64 {after}, {count}')}, label {tag}, label {tag}E")
+        self._begin(f"{tag[1:]}E")
         return list(out) if carried else []
 
     def when(self, number: Number, body: Callable[[], object]) -> None:
         """body() if the number is not zero."""
-        self._names += 1
-        tag = f"W{self._names}"
-        self.do(f"br i1 {self.op(f'icmp ne i64 {number}, 0')}, label %{tag}, label %E{tag}")
-        self.lines.append(f"{tag}:")
-        self._block = tag
+        tag = self._new("W")
+        self.do(f"br i1 {self.op(f'icmp ne i64 {number}, 0')}, label {tag}, label {tag}E")
+        self._begin(tag[1:])
         body()
-        self.do(f"br label %E{tag}")
-        self.lines.append(f"E{tag}:")
-        self._block = f"E{tag}"
+        self.do(f"br label {tag}E")
+        self._begin(f"{tag[1:]}E")
 
     def parts(self, lanes: int, body: Callable[[Number], object]) -> None:
         """body(part) for each part of so many lanes: within, what is loaded and stored is this part of units."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedrecall.client.lanes.ir import FLOAT, LANES, UNIT, Function, Number
-from fedrecall.client.lanes.kit import Kit
+from fedrecall.client.lanes.kernels.ir import FLOAT, LANES, UNIT, Function, Number
+from fedrecall.client.lanes.kernels.kit import Kit
 
 NEAR = 256  # units that stay in the nearest cache, with room for others
 PANEL = 4  # blocks of rows of a product whose sums grow together

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrecall.client.lanes.ends import Give
-from fedrecall.client.lanes.ir import FLOAT, LANES, ZERO, Function, Number
-from fedrecall.client.lanes.kit import Kit
-from fedrecall.client.lanes.layers import Linear
-from fedrecall.client.lanes.products import Factor, Product
+from fedrecall.client.lanes.kernels.ir import FLOAT, LANES, ZERO, Function, Number
+from fedrecall.client.lanes.kernels.kit import Kit
+from fedrecall.client.lanes.kernels.layers import Linear
+from fedrecall.client.lanes.kernels.products import Factor, Product
+from fedrecall.client.lanes.kernels.vectors import Give
 
 
 def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:
@@ -43,13 +43,13 @@ def input_gradient(kit: Kit, name: str, c: Linear, units: int, *, after_relu: bo
     return f.done()
 
 
-def weight_gradient(kit: Kit, name: str, c: Linear, units: int, give: Give, *more: str) -> Function:
-    """A client in each lane: dw = g x^T and db, each given away at once. `more` are arguments that this needs.
+def weight_gradient(kit: Kit, name: str, c: Linear, units: int, give: Give) -> Function:
+    """A client in each lane: dw = g x^T and db, each given away at once.
 
     for output, feature:
         for unit: dw[output][feature] += g[output][unit] x[feature][unit]
     """
-    f = Function(kit.module, name, "pg", "px", *more)
+    f = Function(kit.module, name, "pg", "px", "pw", "prate")
     g, x = Factor("%pg", units, 1), Factor("%px", units, 1)
     Product(kit, f, g, x, c.outputs, c.inputs, units).give(
         lambda o, i: ZERO, lambda value, o, i: give(f, value, f.index(c.weight, (o, c.inputs), i))

@@ -1,0 +1,85 @@
+"""Samples into lanes."""
+
+from __future__ import annotations
+
+import math
+
+from fedrecall.client.lanes.kernels.ir import ADDRESS, FLOAT, LANES, Function, Number, real
+from fedrecall.client.lanes.kernels.kit import Kit
+from fedrecall.client.lanes.kernels.layers import Grid, Pixels
+
+
+def choose(kit: Kit, name: str, units: int) -> Function:
+    """The samples of a step, and their labels, for all lanes: `prows` are those of the first lane's client, and
+    those of the next one's lie `istride` further. Units behind the last sample repeat it.
+
+    for unit, lane
+    """
+    f = Function(kit.module, name, "prows", "ptarget", "pchosen", "plabels", "istride", "isize")
+
+    def one(u: Number, lane: Number) -> None:
+        own, place = f.smaller(u, f.index("%isize", -1)), f.index((u, LANES), lane)
+        row = f.at("%prows", (lane, "%istride"), own, size=ADDRESS)
+        f.copy("i64", row, f.at("%pchosen", place, size=ADDRESS))
+        label = f.at("%ptarget", f.number(row), size=ADDRESS)
+        f.copy("i32", label, f.at("%plabels", place, size=FLOAT))  # its lower half
+
+    f.loop(units, lambda u: f.loop(LANES, lambda lane: one(u, lane)))
+    return f.done()
+
+
+def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pixels | None = None) -> Function:
+    """A unit of samples, each a row of floats or of bytes, images channels last: a lane each. `prows` are their
+    numbers, and those of the next unit, for which memory is asked in time.
+
+    for block of sixteen numbers of a sample
+    """
+    f = Function(kit.module, name, "px", "prows", "pto")
+    size, item = math.prod(sample), 1 if pixels else FLOAT
+    table = constants(kit, f"{name}_places", [f"i64 {place}" for place in places_of(sample, grid)])
+
+    def samples(unit: int) -> list[str]:
+        numbers = [f.number(f.at("%prows", unit * LANES, lane, size=ADDRESS)) for lane in range(LANES)]
+        return [f.at("%px", (number, size), size=item) for number in numbers]
+
+    starts, next_starts = samples(0), samples(1)
+
+    def block(first: Number) -> None:
+        found = [f.at(start, first, size=item) for start in starts]
+        values = scaled(kit, f, pixels, first, found) if pixels else [f.load_anywhere(at) for at in found]
+        for start in next_starts:
+            f.prefetch(f.at(start, first, size=item))
+        for k, value in enumerate(f.transposed(values)):
+            f.store(value, f.at("%pto", f.number(f.at(table, first, k, size=ADDRESS))))
+
+    f.loop(size // LANES, lambda b: block(f.index((b, LANES))))
+    if size % LANES:
+        block(size - LANES)  # some of them once more
+    return f.done()
+
+
+def places_of(sample: tuple[int, ...], grid: Grid) -> list[int]:
+    """Where the numbers of a sample go; features are an image of one pixel."""
+    channels, height, width = (*sample, 1, 1)[:3]
+    pixels = [grid.start + y * grid.down + x * grid.right for y in range(height) for x in range(width)]
+    return [pixel + c * grid.channel for pixel in pixels for c in range(channels)]
+
+
+def scaled(kit: Kit, f: Function, pixels: Pixels, first: Number, found: list[str]) -> list[str]:
+    """Sixteen bytes at each of these places, of which the first one is of the same channel, as numbers."""
+    channels = len(pixels.scale)
+    channel = f.rest(first, channels)
+
+    def of_channels(kind: str, numbers: tuple[float, ...]) -> str:
+        values = [f"float {real(numbers[i % channels])}" for i in range(LANES + channels)]
+        return f.load_anywhere(f.at(constants(kit, f"{f.name}_{kind}", values), channel, size=FLOAT))
+
+    scale, shift = of_channels("scale", pixels.scale), of_channels("shift", pixels.shift)
+    return [f.fma(f.load_bytes(at), scale, shift) for at in found]
+
+
+def constants(kit: Kit, name: str, values: list[str]) -> str:
+    """A table in the module, and its address."""
+    kind = values[0].split()[0]
+    kit.module.declared.add(f"@{name} = private constant [{len(values)} x {kind}] [{', '.join(values)}]")
+    return f"@{name}"

@@ -1,0 +1,114 @@
+"""What programs are called by: a step with a sample in each lane, or all steps with a client in each."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fedrecall.client.lanes.kernels import entry, linear, vectors
+from fedrecall.client.lanes.kernels.ir import ADDRESS, FLOAT, LANES, ZERO, Function, Number
+from fedrecall.client.lanes.kernels.kit import Machine
+from fedrecall.client.lanes.kernels.layers import Chain, Linear, Pixels
+from fedrecall.client.lanes.kernels.loss import loss
+from fedrecall.client.lanes.kernels.program import Call, Place, Program, whole_units
+
+# What a step of sixteen clients is given: that is theirs alone, or the same for all.
+OF_GROUP = ("pw", "prows", "poffset", "ploss")
+OF_ALL = ("px", "ptarget", "pscale", "pscratch", "istride", "isize", "ichunks")
+
+
+class SamplesProgram(Program):
+    """A sample in each lane: `forward` from the rows of a batch to its logits, `backward` from their gradient to
+    that of the weights."""
+
+    def __init__(self, chain: Chain, units: int, machine: Machine) -> None:
+        super().__init__(chain, units, machine, None, clients=False)
+        lane_sums = vectors.lane_sums(self.kit, "lane_sums")
+        f = self.forward = Function(self.kit.module, "forward", "pw", "px", "prows", "pscratch", "ichunks")
+        self.forward_calls(f, "%prows")
+        f.done()
+        f = self.backward = Function(self.kit.module, "backward", "pw", "pg", "pscratch", "ichunks")
+        self.backward_calls(f)
+        for at, (place, count) in self.sums.items():
+            Call(lane_sums, (place, Place(at * FLOAT, base="%pg")), (whole_units(count) // LANES,)).write(f)
+        f.done()
+
+    def weight_calls(self, i: int, c: Linear, x: Place, g: Place) -> list[Call]:
+        kit, units, to = self.kit, self.units, Place(c.weight * FLOAT, base="%pg")
+        turned = self.room(whole_units(c.inputs) * units)
+        calls = [
+            Call(linear.turned(kit, f"turned_{i}", c, units), (x, turned)),
+            Call(linear.weight_gradient_of_one(kit, f"linear_weights_{i}", c, units), (g, turned, to)),
+        ]
+        if c.bias is not None:
+            sums = self.sums_of(c.bias, c.outputs)
+            calls.append(Call(linear.bias_gradient(kit, f"linear_bias_{i}", c, units), (g, sums)))
+        return calls
+
+
+class ClientsProgram(Program):
+    """A client in each lane: `run` takes steps of SGD, the loss and all."""
+
+    def __init__(
+        self, chain: Chain, units: int, machine: Machine, momentum: float, decay: float,
+        pixels: Pixels | None = None,
+    ) -> None:  # fmt: skip
+        self._update = partial(vectors.update, momentum=momentum, decay=decay, velocity=chain.parameters)
+        super().__init__(chain, units, machine, pixels, clients=True)
+        self.vectors = 2 if momentum else 1
+        self.lane_sums = vectors.lane_sums(self.kit, "lane_sums")
+        self.run = self._run(self._step())
+
+    def weight_calls(self, i: int, c: Linear, x: Place, g: Place) -> list[Call]:
+        kernel = linear.weight_gradient(self.kit, f"linear_weights_{i}", c, self.units, self._update)
+        return [Call(kernel, (g, x, Place(0, base="%pw"), Place(0, base="%prate")))]
+
+    def _step(self) -> Function:
+        """One step of sixteen clients: where its rows and the target of all samples are, what each sample counts,
+        and a rate for each lane."""
+        kit, units = self.kit, self.units
+        move = vectors.move(kit, "move", self._update)
+        choose, of_logits = entry.choose(kit, "choose", units), loss(kit, "loss", self.chain.outputs, units)
+        chosen, labels = self.room((units + 1) * LANES, ADDRESS), self.room(units)
+        f = Function(kit.module, "step", *OF_GROUP, "prate", *OF_ALL)
+        rows, at_labels = chosen.address(f, 0), labels.address(f, 0)
+        f.call(choose, "%prows", "%ptarget", rows, at_labels, "%istride", "%isize")
+        self.forward_calls(f, rows)
+        z, g = self.at_logits.address(f, 0), self.at_logits_gradient.address(f, 0)
+        f.call(of_logits, z, "%poffset", at_labels, "%pscale", "%prate", g, "%ploss")
+        self.backward_calls(f)
+        for at, (place, count) in self.sums.items():
+            f.call(move, place.address(f, 0), "%pw", "%prate", at, count)
+        return f.done()
+
+    def _run(self, step: Function) -> Function:
+        """Some steps of several groups of sixteen clients, one group after the other; what is a group's own lies
+        behind that of the group before. Of its steps a client has taken `ibegun` before, and has to take `psteps`.
+        `ifirst`: weights are those of `pstart` at first. `ilast`: at last they are added up, times their shares.
+
+        for group:
+            for step
+        """
+        kit, chain = self.kit, self.chain
+        start = vectors.start(kit, "start", chain.parameters, (self.vectors - 1) * chain.parameters)
+        add_up, rate = vectors.add_up(kit, "add_up", chain.parameters), self.room(1)
+        own = ("psteps", "plr", "pstart", "pshare", "psums", "isteps", "ibegun", "igroups", "ifirst", "ilast")
+        f = Function(kit.module, "run", *OF_GROUP, *OF_ALL, *own)
+        lr, at_rate = f.spread("%plr"), rate.address(f, 0)
+
+        def group(g: Number) -> None:
+            w, offset = f.at("%pw", (g, chain.parameters * self.vectors)), f.at("%poffset", (g, chain.outputs))
+            rows = f.at("%prows", (f.index((g, LANES)), "%istride"), size=ADDRESS)
+            steps, losses = f.load_whole(f.at("%psteps", g)), f.at("%ploss", g)
+            f.when("%ifirst", lambda: f.call(start, "%pstart", w))
+
+            def one(s: Number) -> None:
+                f.store(f.select(f.more(steps, f.index(s, "%ibegun")), lr, ZERO), at_rate)
+                own = w, f.at(rows, (s, "%isize"), size=ADDRESS), offset, losses
+                f.call(step, *own, at_rate, *[f"%{name}" for name in OF_ALL])
+
+            left = f.index(f.most(steps), ("%ibegun", -1))
+            f.loop(f.larger(1, f.smaller(left, "%isteps")), one)
+            f.when("%ilast", lambda: f.call(add_up, w, f.at("%pshare", g), "%psums"))
+
+        f.loop("%igroups", group)
+        return f.done()

@@ -1,0 +1,83 @@
+"""Vectors of clients' weights, and sums of gradients: how they begin, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedrecall.client.lanes.kernels.ir import FLOAT, LANES, ZERO, Function, Number
+from fedrecall.client.lanes.kernels.kit import Kit
+
+Give = Callable[[Function, str, Number], None]  # what is done with a gradient and its place in the vector
+
+
+def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, velocity: int) -> None:
+    """w += rate (g + decay w), or along the velocity, which lies `velocity` units behind the weights.
+
+    The rate is negative, or zero in lanes that are done: those keep their weights, whatever g is.
+    """
+    place, rate = f.at("%pw", at), f.load("%prate")
+    w = f.load(place)
+    if decay:
+        g = f.fma(f.constant(decay), w, g)
+    if momentum:
+        behind = f.at(place, velocity)
+        g = f.fma(f.constant(momentum), f.load(behind), g)
+        f.store(g, behind)
+    g = f.select(
+        f.compare("une", rate, ZERO), g, f.constant(-0.0)
+    )  # to add that to w changes not even a zero's sign
+    f.store(f.fma(rate, g, w), place)
+
+
+def start(kit: Kit, name: str, count: int, cleared: int) -> Function:
+    """A vector of so many floats in every lane, and so many units of zeros behind it."""
+    f = Function(kit.module, name, "pfrom", "pw")
+    f.loop(count, lambda i: f.store(f.spread(f.at("%pfrom", i, size=FLOAT)), f.at("%pw", i)))
+    if cleared:
+        f.loop(cleared, lambda i: f.store(ZERO, f.at("%pw", count, i)))
+    return f.done()
+
+
+def add_up(kit: Kit, name: str, count: int) -> Function:
+    """sums += share w, of a vector of so many units; each lane has a share."""
+    f = Function(kit.module, name, "pw", "pshare", "psums")
+    share = f.load("%pshare")
+
+    def add(i: Number) -> None:
+        place = f.at("%psums", i)
+        f.store(f.fma(share, f.load(f.at("%pw", i)), f.load(place)), place)
+
+    f.loop(count, add)
+    return f.done()
+
+
+def taken(f: Function, place: str) -> str:
+    """A sum that is complete; the next one begins there."""
+    value = f.load(place)
+    f.store(ZERO, place)
+    return value
+
+
+def move(kit: Kit, name: str, give: Give) -> Function:
+    """Sums taken and given away that lie next to each other, as their parameters from `ifirst` on do."""
+    f = Function(kit.module, name, "psums", "pw", "prate", "ifirst", "icount")
+    f.loop("%icount", lambda i: give(f, taken(f, f.at("%psums", i)), f.index("%ifirst", i)))
+    return f.done()
+
+
+def lane_sums(kit: Kit, name: str) -> Function:
+    """Units taken and made floats, each the sum over its lanes, by halves: sixteen at a time.
+
+    for group of sixteen units
+    """
+    f = Function(kit.module, name, "psums", "pto", "igroups")
+
+    def group(i: Number) -> None:
+        rows = f.transposed([taken(f, f.at("%psums", (i, LANES), r)) for r in range(LANES)])
+        while len(rows) > 1:
+            half = len(rows) // 2
+            rows = [f.add(a, b) for a, b in zip(rows[:half], rows[half:])]
+        f.store(rows[0], f.at("%pto", i))
+
+    f.loop("%igroups", group)
+    return f.done()
