@@ -42,8 +42,7 @@ class LanesClients:
         )
         self._scratch = scratch(program)
         self._code = Code(program.text, cpu)
-        self._run, self._lane_sums = (self._code.function(f) for f in (program.run, program.lane_sums))
-        self._sums = torch.zeros(program.chain.parameters, LANES)
+        self._run = self._code.function(program.run)
         width = program.units * LANES
         features = self._scratch[program.at_features.at // FLOAT :][: program.chain.features * width]
         self._features = features.view(-1, width)
@@ -66,12 +65,12 @@ class LanesClients:
 
     def run(
         self, w: Tensor, batches: Batches, offsets: Tensor, losses: Tensor, lr: float, *,
-        start: Tensor | None = None, shares: Tensor | None = None,
+        start: Tensor | None = None, shares: Tensor | None = None, sums: Tensor | None = None,
     ) -> None:  # fmt: skip
         """Take these steps, in place. To `losses` [groups, 16] those of each client's own steps are added.
 
-        With `start` all clients begin from this vector, whatever there is in `w`. With `shares` [groups, 16] they
-        are added up when they have taken their steps: `total` has the sum.
+        With `start` all clients begin from this vector, whatever there is in `w`. With `shares` [groups, 16] the
+        models of clients that have taken their steps are added to the vector `sums`, times their shares.
         """
         size, chunk = batches.size, self.program.kit.chunk
         self._begin_batches_of(size)
@@ -82,17 +81,11 @@ class LanesClients:
             "pw": w, "prows": rows, "poffset": offsets, "ploss": losses, "px": x, "ptarget": batches.target,
             "pscale": self._scale, "pscratch": self._scratch, "istride": rows.stride(0), "isize": size,
             "ichunks": -(-size // chunk), "psteps": batches.steps, "plr": self._rate, "pstart": start,
-            "pshare": shares, "psums": self._sums, "isteps": rows.shape[1] // size, "ibegun": batches.begun,
+            "pshare": shares, "psums": sums, "isteps": rows.shape[1] // size, "ibegun": batches.begun,
             "igroups": len(w), "ifirst": start is not None, "ilast": shares is not None,
         }  # fmt: skip
         values = (given[name] for name in self.program.run.arguments)
         self._run(*[value.data_ptr() if isinstance(value, Tensor) else value for value in values])
-
-    def total(self) -> Tensor:
-        """The sum of all that were added up since the last one, each with its share."""
-        found = torch.empty(len(self._sums))
-        self._lane_sums(self._sums.data_ptr(), found.data_ptr(), len(self._sums) // LANES)
-        return found
 
     def _begin_batches_of(self, size: int) -> None:
         """What larger batches have left behind these may not be finite."""

@@ -81,23 +81,25 @@ class LanesCohort:
         each."""
         kernels = self._kernels
         assert kernels is not None
-        models, losses = list[Tensor](), list[float]()
+        models, losses, total = list[Tensor](), list[float](), torch.zeros_like(self.step.flat.w)
         # Where samples are used as they lie, all clients are made ready at once.
         size = len(plan.steps) if self._whole else LANES
         for first in range(0, len(plan.steps), size):
             some = slice(first, first + size)
             own = start if start.ndim == 1 else start[some]
             prepared = {name: tensor[some] for name, tensor in client.items()}
-            w, mean = self._together(kernels, plan.part(some), own, prepared, lr, augment[some])
+            w, mean = self._together(kernels, plan.part(some), own, prepared, lr, augment[some], total)
             models += w.unbind()
             losses += mean
         models[-1] = models[-1][: len(losses) - LANES * (len(models) - 1)]
-        return models, losses, kernels.total()
+        return models, losses, total
 
     def _together(
-        self, kernels: LanesClients, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment
-    ) -> tuple[Tensor, list[float]]:
-        """Models [groups of sixteen, 16, parameters] and the clients' mean losses after all steps."""
+        self, kernels: LanesClients, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment,
+        total: Tensor,
+    ) -> tuple[Tensor, list[float]]:  # fmt: skip
+        """Models [groups of sixteen, 16, parameters] and the clients' mean losses after all steps. To `total` the
+        models are added with their weights."""
         clients = len(plan.steps)
         lanes = np.arange(-(-clients // LANES) * LANES).clip(max=clients - 1)  # the last ones repeat a client
         losses, shares, whole = torch.zeros(3, len(lanes) // LANES, LANES)
@@ -115,7 +117,7 @@ class LanesCohort:
             kernels.run(
                 w, batches, offsets, losses, lr,
                 start=start if start.ndim == 1 and part is parts[0] else None,
-                shares=shares if part is parts[-1] else None,
+                shares=shares if part is parts[-1] else None, sums=total,
             )  # fmt: skip
         models = w[:, : self.step.flat.w.numel()].transpose(1, 2)
         return models, (losses.numpy().reshape(-1)[:clients] / np.maximum(plan.steps, 1)).tolist()

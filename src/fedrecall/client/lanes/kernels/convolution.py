@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedrecall.client.lanes.kernels.ir import ZERO, Function, Number, evenly
 from fedrecall.client.lanes.kernels.kit import Kit, Positions, row_of
 from fedrecall.client.lanes.kernels.layers import Convolution, Grid
-from fedrecall.client.lanes.kernels.products import NEAR, Begin, End, by_stretches, outer
+from fedrecall.client.lanes.kernels.products import Begin, End, by_stretches, outer, stretch_of
 
 MANY = 60  # positions: blocks of channels are chosen as if a row had so many
 
@@ -78,11 +78,10 @@ class Row:
         return min(range(1, self.kit.columns_beside(self.outputs) + 1), key=work)
 
     def _stretch(self, channels: int) -> int:
-        """So many channels that all which a block of sums reads of them stays near."""
+        """So many channels that all which a block of sums reads of them stays near. Weights of one client do."""
         height, width = self.kernel
         pixels = height * (self.positions + (width - 1) * self.kit.chunk)
-        each = height * width * self.outputs + pixels
-        return max(1, NEAR // each) if self.kit.clients else channels
+        return stretch_of(channels, height * width * self.outputs + pixels) if self.kit.clients else channels
 
     def _every(self, visit: Callable[..., None]) -> None:
         def position(n: Number, p: Number) -> None:

@@ -9,6 +9,7 @@ from fedrecall.client.lanes.kernels.ir import FLOAT, LANES, UNIT, Function, Numb
 from fedrecall.client.lanes.kernels.kit import Kit
 
 NEAR = 256  # units that stay in the nearest cache, with room for others
+FEW = 640  # units that come fast enough though they are more
 PANEL = 4  # blocks of rows of a product whose sums grow together
 
 Begin = Callable[..., str]  # of a sum's place: its first value
@@ -19,6 +20,11 @@ Terms = Callable[[Number, Number, Begin, End], None]  # adds some of the terms o
 def outer(f: Function, sums: Sequence[str], left: Sequence[str], right: Sequence[str]) -> list[str]:
     """sums[row][column] + left[row] right[column]; sums are one row after the other."""
     return [f.fma(a, b, sums[q * len(right) + p]) for q, a in enumerate(left) for p, b in enumerate(right)]
+
+
+def stretch_of(depth: int, each: int) -> int:
+    """How many of so many terms, each of which reads so many units, are near together; all, if these are few."""
+    return depth if depth * each <= FEW else max(1, NEAR // each)
 
 
 def by_stretches(
@@ -101,7 +107,7 @@ class Product:
             def terms(k: Number, count: Number, begin: Begin, end: End) -> None:
                 f.blocks(rows, most, lambda q, size: self._row(f.index(first, q), size, k, count, begin, end))
 
-            stretch = max(LANES, NEAR // self.columns)
+            stretch = max(LANES, stretch_of(self.depth, self.columns))
             by_stretches(f, self.depth, stretch, every=every, terms=terms, out=out, begin=begin, end=end)
 
         f.blocks(self.rows, PANEL * most, panel)

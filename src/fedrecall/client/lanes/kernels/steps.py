@@ -55,7 +55,6 @@ class ClientsProgram(Program):
         self._update = partial(vectors.update, momentum=momentum, decay=decay, velocity=chain.parameters)
         super().__init__(chain, units, machine, pixels, clients=True)
         self.vectors = 2 if momentum else 1
-        self.lane_sums = vectors.lane_sums(self.kit, "lane_sums")
         self.run = self._run(self._step())
 
     def weight_calls(self, i: int, c: Linear, x: Place, g: Place) -> list[Call]:

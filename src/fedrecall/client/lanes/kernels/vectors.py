@@ -23,9 +23,8 @@ def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, ve
         behind = f.at(place, velocity)
         g = f.fma(f.constant(momentum), f.load(behind), g)
         f.store(g, behind)
-    g = f.select(
-        f.compare("une", rate, ZERO), g, f.constant(-0.0)
-    )  # to add that to w changes not even a zero's sign
+    none = f.constant(-0.0)  # to add that to w changes not even a zero's sign
+    g = f.select(f.compare("une", rate, ZERO), g, none)
     f.store(f.fma(rate, g, w), place)
 
 
@@ -39,16 +38,28 @@ def start(kit: Kit, name: str, count: int, cleared: int) -> Function:
 
 
 def add_up(kit: Kit, name: str, count: int) -> Function:
-    """sums += share w, of a vector of so many units; each lane has a share."""
+    """sums += the sum over lanes of share w: of so many units, a multiple of sixteen, as many floats.
+
+    for group of sixteen units
+    """
     f = Function(kit.module, name, "pw", "pshare", "psums")
     share = f.load("%pshare")
 
-    def add(i: Number) -> None:
-        place = f.at("%psums", i)
-        f.store(f.fma(share, f.load(f.at("%pw", i)), f.load(place)), place)
+    def group(i: Number) -> None:
+        units = [f.mul(share, f.load(f.at("%pw", (i, LANES), r))) for r in range(LANES)]
+        f.store(f.add(f.load(f.at("%psums", i)), across(f, units)), f.at("%psums", i))
 
-    f.loop(count, add)
+    f.loop(count // LANES, group)
     return f.done()
+
+
+def across(f: Function, units: list[str]) -> str:
+    """Of each of sixteen units the sum over its lanes, by halves."""
+    rows = f.transposed(units)
+    while len(rows) > 1:
+        half = len(rows) // 2
+        rows = [f.add(a, b) for a, b in zip(rows[:half], rows[half:])]
+    return rows[0]
 
 
 def taken(f: Function, place: str) -> str:
@@ -66,18 +77,15 @@ def move(kit: Kit, name: str, give: Give) -> Function:
 
 
 def lane_sums(kit: Kit, name: str) -> Function:
-    """Units taken and made floats, each the sum over its lanes, by halves: sixteen at a time.
+    """Units taken and made floats, each the sum over its lanes.
 
     for group of sixteen units
     """
     f = Function(kit.module, name, "psums", "pto", "igroups")
 
     def group(i: Number) -> None:
-        rows = f.transposed([taken(f, f.at("%psums", (i, LANES), r)) for r in range(LANES)])
-        while len(rows) > 1:
-            half = len(rows) // 2
-            rows = [f.add(a, b) for a, b in zip(rows[:half], rows[half:])]
-        f.store(rows[0], f.at("%pto", i))
+        units = [taken(f, f.at("%psums", (i, LANES), r)) for r in range(LANES)]
+        f.store(across(f, units), f.at("%pto", i))
 
     f.loop("%igroups", group)
     return f.done()
