@@ -99,6 +99,24 @@ def test_models_of_clients_own_train_in_lanes(tmp_path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+def test_a_client_that_diverges_is_left_out_of_the_sum(tmp_path) -> None:
+    """Kernels add the models up; where the sum is not finite, the others' is made again."""
+    random = np.random.default_rng(0)
+    clients = [(random.normal(size=(20, 20)).astype(np.float32), random.integers(0, 4, 20)) for _ in range(20)]
+    wild = [*clients[:7], (clients[7][0] * np.float32(1e38), clients[7][1]), *clients[8:]]
+    ends, left_out = [], []
+    for engine, step in (("serial", "exact"), ("vectorised", "lanes")):
+        done = federate(
+            model(), Federation.from_clients(wild, num_classes=4, validation=0), algorithm=FedAvg(), rounds=2,
+            participation=1.0, local=Local(epochs=1, batch_size=10, lr=0.1, step=step), engine=engine,
+            out=tmp_path / engine,
+        )  # fmt: skip
+        ends.append(torch.cat([p.detach().reshape(-1) for p in done.model().parameters()]))
+        left_out.append([sorted(set(range(20)) - set(line["clients"])) for line in done.metrics])
+    assert left_out == [[[7], [7]]] * 2
+    assert distance(*ends) < 1e-5
+
+
 def test_what_is_not_in_the_kernels_is_mapped_and_said(tmp_path) -> None:
     _, (note,) = run(tmp_path, "vectorised", algorithm=Scaffold(), local={"epochs": 1})
     assert note == "clients train by a mapped step and not in lanes: the algorithm changes gradients or the loss"

@@ -163,14 +163,16 @@ def test_the_gradient_of_a_class_that_no_client_has_is_zero() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
 def test_a_client_that_diverges_reaches_no_other(value) -> None:
     group = Group("convolutions with padding")
-    w, _ = group.train()
+    w, losses = group.train()
     for slot in group.flat.parameter_slots:
         start = group.flat.w.repeat(LANES, 1)
         start[6, slot.offset] = value
-        other, _ = group.train(start=start)
+        other, other_losses = group.train(start=start)
         alone = [k for k in range(LANES) if k != 6]
         assert torch.equal(other[alone], w[alone])
+        assert torch.equal(other_losses[alone], losses[alone])
         assert value == 1e30 or not other[6].isfinite().all()
+        assert value == 1e30 or not other_losses[6].isfinite()
 
 
 def test_a_client_that_is_done_keeps_its_weights_though_they_would_overflow() -> None:
