@@ -8,7 +8,8 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -40,8 +41,9 @@ class Threads:
         futures.reverse()
         try:
             while futures:
-                while not wait(futures[-1:], PAUSE).done:
-                    pass
+                while not futures[-1].done():
+                    with suppress(TimeoutError):
+                        futures[-1].exception(PAUSE)  # waits for it; what it raised is raised below
                 yield futures.pop().result()  # not kept here: it is large
         finally:
             for future in futures:
