@@ -75,6 +75,7 @@ def compare() -> int:
         **{f"MLP 784-{h}-10": ((784,), partial(mlp, h)) for h in (64, 256, 1024)},
         "LeNet 3x32x32": ((3, 32, 32), lambda: lenet((3, 32, 32), 10)),
         **{f"2 convolutions of {c}": ((3, 32, 32), partial(convolutions, c)) for c in (8, 16, 32, 64, 128)},
+        **{f"5 without pooling of {c}": ((3, 32, 32), partial(body, c)) for c in (8, 16, 32, 64)},
     }
     print(f"{'of `exact`':24}" + "".join(f"{f'batch {batch}':>12}" for batch in BATCHES))
     for name, (shape, make) in networks.items():
@@ -91,6 +92,14 @@ def convolutions(channels: int) -> nn.Module:
     first, second = nn.Conv2d(3, channels, 3, padding=1), nn.Conv2d(channels, channels, 3, padding=1)
     layers = [first, nn.ReLU(), nn.MaxPool2d(2), second, nn.ReLU(), nn.MaxPool2d(2)]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * 64, 10))
+
+
+def body(channels: int) -> nn.Module:
+    """The convolutions of a narrow ResNet's first stages, without its norms and sums."""
+    layers: list[nn.Module] = [nn.Conv2d(3, channels, 3, padding=1), nn.ReLU()]
+    for stride in (1, 2, 1, 1):
+        layers += [nn.Conv2d(channels, channels, 3, stride, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
 
 
 def ratio(module: nn.Module, shape: tuple[int, ...], batch: int) -> float:
