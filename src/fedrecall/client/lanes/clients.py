@@ -23,7 +23,7 @@ class Batches:
     """Some steps of groups of sixteen clients: the samples of all, and which of them each client takes when."""
 
     x: Tensor  # [samples, ..], of bytes where the kernels read pixels
-    target: Tensor  # [samples]
+    target: Tensor  # [samples] int64
     rows: Tensor  # [16 x groups, samples of all these steps], places in x and target
     size: int  # samples of a step
     steps: Tensor  # [groups, 16] int32: how many each client takes in all; none in a lane that repeats another

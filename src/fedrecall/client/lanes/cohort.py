@@ -144,7 +144,7 @@ class LanesCohort:
         x, target = self.inputs(self.inputs.federation.train, chosen[:clients].reshape(-1), augment or None)
         own = torch.arange(len(chosen)).clamp_(max=clients - 1)
         rows = own[:, None] * chosen.shape[1] + torch.arange(chosen.shape[1])
-        return Batches(x, target, rows, size, steps, begun)
+        return Batches(x, target.long(), rows, size, steps, begun)
 
 
 def samples_as_they_lie(inputs: Inputs) -> tuple[Tensor, Tensor] | None:
