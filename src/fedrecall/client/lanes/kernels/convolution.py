@@ -12,7 +12,8 @@ from fedrecall.client.lanes.kernels.products import Begin, End, by_stretches, ou
 
 MANY = 60  # positions: blocks of channels are chosen as if a row had so many
 
-Useful = Callable[[int, int], range]  # the taps that some positions need: of the first of them, and their number
+# Of the first of some positions, and their number: the first tap of a row that they need, and how many.
+Useful = Callable[[Number, int], tuple[Number, Number]]
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ class Row:
         """Of a block of sums: large ones are faster, but at the edges they need more taps."""
 
         def work(most: int) -> float:
-            blocks = alike(self.at.length, most, self.useful)
-            each = ((times * len(self.useful(start, size)), size) for start, times, size in blocks)
-            return sum(taps * self.kit.cost(self.outputs, size) for taps, size in each)
+            blocks = evenly(self.at.length, most)
+            each = [(first, size) for s, count, size in blocks for first in range(s, s + count * size, size)]
+            return sum(int(self.useful(*block)[1]) * self.kit.cost(self.outputs, block[1]) for block in each)
 
         return min(range(1, self.kit.columns_beside(self.outputs) + 1), key=work)
 
@@ -95,52 +96,36 @@ class Row:
         f, own, other = self.f, self.steps[0], self.walk.channel
         x, w = f.at(self.x, (first, own)), self.kit.weight_at(f, self.w, (first, other))
 
-        def block(n: Number, p: Number, size: int, useful: range) -> None:
+        def block(n: Number, p: Number, size: int) -> None:
             places = [(q, n, f.index(p, s)) for q in range(self.outputs) for s in range(size)]
-            image = f.at(x, n, (p, self.at.source))
+            image, taps = f.at(x, n, (p, self.at.source)), self.useful(p, size)
 
             def channel(i: Number, *sums: str) -> list[str]:
                 pixels, weights = f.at(image, (i, own)), self.kit.weight_at(f, w, (i, other))
-                return f.loop(self.rows, lambda r, *sums: self._taps(pixels, weights, r, size, useful, sums), sums)
+                return f.loop(self.rows, lambda r, *sums: self._taps(pixels, weights, r, size, *taps, sums), sums)
 
             for value, place in zip(f.loop(channels, channel, [begin(*place) for place in places]), places):
                 end(value, *place)
 
-        def run(n: Number, start: int, times: int, size: int) -> None:
-            useful = self.useful(start, size)
-            f.loop(times, lambda i: block(n, f.index((i, size), start), size, useful))
-
         def line(n: Number) -> None:
-            for start, times, size in alike(self.at.length, self.positions, self.useful):
-                run(n, start, times, size)
+            f.blocks(self.at.length, self.positions, lambda p, size: block(n, p, size))
 
         f.loop(self.at.lines, line)
 
-    def _taps(self, x: str, w: str, row: Number, size: int, useful: range, sums: Sequence[str]) -> list[str]:
+    def _taps(
+        self, x: str, w: str, row: Number, size: int, first: Number, taps: Number, sums: Sequence[str]
+    ) -> list[str]:
         """The terms of a row of taps."""
         f, walk = self.f, self.walk
         x, w = f.at(x, (row, self.steps[1])), self.kit.weight_at(f, w, (row, walk.row))
 
         def tap(i: Number, *sums: str) -> list[str]:
-            t = f.index(i, useful.start)
+            t = f.index(i, first)
             weights, pixel = self.kit.weight_at(f, w, (t, walk.tap)), f.at(x, (t, self.kit.chunk))
             ws = [self.kit.weight(f, weights, q * walk.output) for q in range(self.outputs)]
             return outer(f, sums, ws, [f.load(f.at(pixel, p * self.at.source)) for p in range(size)])
 
-        return f.loop(len(useful), tap, sums)
-
-
-def alike(length: int, most: int, useful: Useful) -> list[tuple[int, int, int]]:
-    """Blocks of positions, those next to each other of one size and with the same taps as one entry: where they
-    begin, how many, and their size."""
-    found: list[tuple[int, int, int]] = []
-    for start, count, size in evenly(length, most):
-        for first in range(start, start + count * size, size):
-            if found and found[-1][2] == size and useful(found[-1][0], size) == useful(first, size):
-                found[-1] = (found[-1][0], found[-1][1] + 1, size)
-            else:
-                found.append((first, 1, size))
-    return found
+        return f.loop(taps, tap, sums)
 
 
 def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
@@ -152,7 +137,6 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
     f = Function(kit.module, name, "px", "pw", "pb", "py")
     inputs, outputs = c.group
     at = Positions.between(kit.chunk, y.width, c.stride[1] * x.pitch, y.right)
-
     walk = Walk(inputs * c.taps, 1, c.kernel[1] * inputs, inputs)
 
     def block(group: Number, first: Number, count: int) -> None:
@@ -163,7 +147,7 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
         def row(r: Number) -> None:
             image = under_taps(f, c, x, f.index((group, inputs)), r)
             to = row_of(f, "%py", y, o, r)
-            steps, taps = (x.channel, x.row), range(c.kernel[1])
+            steps, taps = (x.channel, x.row), (0, c.kernel[1])
             Row(kit, f, count, at, image, steps, w, walk, c.kernel, c.kernel[0], lambda p, size: taps).store(
                 inputs,
                 out=lambda q, n, p: f.at(to, n, (p, at.target), q * y.channel),
@@ -198,7 +182,7 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
     above, beside = kh - 1 - c.padding[0], kw - 1 - c.padding[1]
     height, width = dx.height - kh + 1 + 2 * c.padding[0], dx.width - kw + 1 + 2 * c.padding[1]  # of stride 1
     at = Positions.between(kit.chunk, dx.width, kit.chunk, dx.right)
-    useful = meeting(kw, beside, width, kit.chunk if at.lines == 1 else 1)
+    useful = meeting(f, kw, beside, width, kit.chunk if at.lines == 1 else 1)
     walk = Walk(1, inputs * c.taps, -kw * inputs, -inputs)
 
     def row(group: Number, i: Number, count: int, w: str, r: Number) -> None:
@@ -230,13 +214,14 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
     return f.done()
 
 
-def meeting(taps: int, beside: int, width: int, samples: int) -> Useful:
+def meeting(f: Function, taps: int, beside: int, width: int, samples: int) -> Useful:
     """Those of so many taps that meet a row of so many pixels, which begins so far beside the first tap, from one
     of some positions; so many samples of a pixel are next to each other."""
 
-    def useful(first: int, size: int) -> range:
-        left, right = first // samples, (first + size - 1) // samples
-        return range(max(0, beside - right), min(taps, beside + width - left))
+    def useful(first: Number, size: int) -> tuple[Number, Number]:
+        left, right = (f.quotient(position, samples) for position in (first, f.index(first, size - 1)))
+        start = f.larger(0, f.index(beside, (right, -1)))
+        return start, f.index(f.smaller(taps, f.index(beside + width, (left, -1))), (start, -1))
 
     return useful
 

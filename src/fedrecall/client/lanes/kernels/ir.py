@@ -106,11 +106,17 @@ class Function:
             total = self.op(f"add nsw i64 {total}, {other}")
         return total
 
-    def _one_of(self, how: str, a: Number, b: Number) -> str:
+    def _one_of(self, how: str, known: Callable[[int, int], int], a: Number, b: Number) -> Number:
+        if isinstance(a, int) and isinstance(b, int):
+            return known(a, b)
         return self.op(f"select i1 {self.op(f'icmp {how} i64 {a}, {b}')}, i64 {a}, i64 {b}")
 
-    larger = partialmethod(_one_of, "sgt")
-    smaller = partialmethod(_one_of, "slt")
+    larger = partialmethod(_one_of, "sgt", max)
+    smaller = partialmethod(_one_of, "slt", min)
+
+    def quotient(self, number: Number, divisor: int) -> Number:
+        """Of a number that is not negative, rounded down."""
+        return number // divisor if isinstance(number, int) else self.op(f"udiv i64 {number}, {divisor}")
 
     def rest(self, number: Number, divisor: int) -> Number:
         """What is left of a number that is not negative when it is divided."""
