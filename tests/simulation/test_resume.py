@@ -286,7 +286,7 @@ def test_sigkill_at_random_instants_changes_nothing(algorithm, fedrecall, place)
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedadam"])
 def test_workers_killed_at_random_instants_change_nothing(algorithm, fedrecall, place, workers_of) -> None:
-    write(algorithm=algorithm, rounds=300, checkpoint={"every": 2}, forgetting={"every": 50})
+    write(algorithm=algorithm, rounds=450, checkpoint={"every": 2}, forgetting={"every": 50})
     assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
     instants, words = random.Random(0), ["run", "recipe.yaml", "--out", "killed"]
     kills, done = 0, False

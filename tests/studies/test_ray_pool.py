@@ -32,7 +32,7 @@ pytestmark = pytest.mark.heavy
 TINY = ["demo", "model=mlp", "model.hidden=[8]", "local.steps=2", "evaluation.test_last=2", "evaluation.every=2"]
 END = ["--no-report", "--quiet"]
 SHORT = [*TINY, "objective=cross_entropy,wsm", "rounds=2", "--seeds", "2", *END]
-LONG = [*TINY, "objective=cross_entropy,wsm", "algorithm=scaffold", "rounds=150", "checkpoint.every=5", *END]
+LONG = [*TINY, "objective=cross_entropy,wsm", "algorithm=scaffold", "rounds=400", "checkpoint.every=5", *END]
 SAME = ("metrics.jsonl", "model.safetensors", "partition.npz", "clients.jsonl")
 
 

@@ -48,9 +48,11 @@ class Dies(Net):
         self.lives = lives
 
     def forward(self, x: Tensor) -> Tensor:
-        left = list(self.lives.iterdir())
-        if self.training and left:
-            left[0].unlink()
+        for life in self.lives.iterdir() if self.training else ():
+            try:
+                life.unlink()
+            except FileNotFoundError:  # another process took it
+                continue
             self.end()
         return super().forward(x)
 
