@@ -34,7 +34,7 @@ fuzz: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/rounds.py
-	$(BIN)/python benchmarks/resnet.py
+	$(BIN)/python benchmarks/exact.py
 	$(BIN)/python benchmarks/loss.py
 
 # Flower and pfl on the same work, each in an environment of its own. Fewer and shorter turns: Flower's are long.

@@ -21,7 +21,6 @@ import torch
 from torch import nn
 
 from fedrecall import CrossEntropy, FedAvg, Local
-from fedrecall.client import step as steps
 from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.jit import HASWELL, Code, Cpu, host
 from fedrecall.client.lanes.kernels.ir import LANES, Function, Module
@@ -29,11 +28,13 @@ from fedrecall.client.lanes.kernels.kit import AVX512
 from fedrecall.client.lanes.kernels.layers import Convolution
 from fedrecall.client.lanes.kernels.program import Program
 from fedrecall.client.lanes.kernels.steps import ClientsProgram, SamplesProgram
-from fedrecall.client.step import Step
+from fedrecall.client.lanes.lowering import lower
+from fedrecall.client.lanes.samples import LanesStep
+from fedrecall.client.step import NOTHING, ExactStep
+from fedrecall.data.transform import Plain
 from fedrecall.models.lenet import lenet
 from fedrecall.vector import FlatModel
 
-steps.TRACE_AFTER = 20
 BATCHES = (10, 16, 64, 256)
 ROOM = 2**24  # bytes that every argument of a kernel may read and write
 
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     samples = chosen.batch if chosen.clients else -(-chosen.batch // LANES)
     flat = FlatModel(lenet((3, 32, 32), 10))
     given = chain_of(flat, torch.zeros(2, 3, 32, 32)), samples, cpu.machine
-    program: Program = ClientsProgram(*given, 0.0, 0.0) if chosen.clients else SamplesProgram(*given)
+    program: Program = (ClientsProgram if chosen.clients else SamplesProgram)(*given, 0.0, 0.0, pixels=False)
     code = Code(program.text, cpu)
     print(f"{cpu.name}: {most:.0f} GFLOP/s in registers; LeNet, {samples} units, chunks of {program.kit.chunk}")
     total, works = 0.0, 0.0
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compare() -> int:
-    """CPU time of a step in lanes beside a recorded one of `exact`, forward, loss and backward."""
+    """CPU time of a step in lanes beside one of `exact`, forward, loss and backward."""
     networks: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
         "linear 512-10": ((512,), lambda: nn.Linear(512, 10)),
         **{f"MLP 784-{h}-10": ((784,), partial(mlp, h)) for h in (64, 256, 1024)},
@@ -107,21 +108,19 @@ def ratio(module: nn.Module, shape: tuple[int, ...], batch: int) -> float:
     x, target = torch.randn(batch, *shape), torch.arange(batch) % 10
     if x.ndim == 4:
         x = x.contiguous(memory_format=torch.channels_last)
-    ways = []
-    for way in ("exact", "lanes"):
-        local = Local(batch_size=batch, step=way)
-        step = Step(FlatModel(copy.deepcopy(module)), CrossEntropy(), FedAvg(), local)
-        for _ in range(40):  # until all is recorded
-            step(x, target, {})
-        assert step._graphs
-        ways.append(step)
+    local, loss, algorithm = Local(batch_size=batch), CrossEntropy(), FedAvg()
+    flats = [FlatModel(copy.deepcopy(module)) for _ in range(2)]
+    lowering = lower(flats[1], x[:2], Plain(), local, algorithm, loss)
+    ways = [ExactStep(flats[0], loss, algorithm, local), LanesStep(lowering, flats[1], loss, local)]
+    for step in ways * 3:
+        step(x, target, NOTHING)
     found = []
     for _ in range(9):
         times = []
         for step in ways:
             began = time.process_time()
             for _ in range(max(1, 640 // batch)):
-                step(x, target, {})
+                step(x, target, NOTHING)
             times.append(time.process_time() - began)
         found.append(times[1] / times[0])
     return statistics.median(found)

@@ -1,8 +1,8 @@
 """Our rounds of a benchmark's work, as many as it is told to run: `python benchmarks/ours.py WORK KIND FOLDER`, or
 `.. WORK KIND FOLDER DEVICE`.
 
-A kind is an engine and what is not as by default: `processes`, `processes fast`, `processes lanes`, `processes
-augmented`, `processes everything` (validation data, evaluation every 10 rounds, default checkpoints and the
+A kind is an engine and what is not as by default: `processes`, `processes lanes`, `processes augmented`,
+`processes everything` (validation data, evaluation every 10 rounds, default checkpoints and the
 progress bar).
 """
 
@@ -75,7 +75,7 @@ def main() -> None:
                     batch_size=work.batch_size,
                     lr=work.lr,
                     weight_decay=0.0,
-                    step=way if way in ("fast", "lanes") else "exact",
+                    step="lanes" if way == "lanes" else "exact",
                 ),
                 evaluation={"every": 10 if way == "everything" else ENDLESS, "test_last": 0},
                 engine=engine,

@@ -33,12 +33,11 @@ KINDS = {
     "W1": [
         "serial",
         "processes",
-        "processes fast",
         "processes lanes",
         "processes augmented",
         "processes everything",
     ],
-    "W2": ["serial", "processes", "processes fast", "processes lanes", "vectorised lanes"],
+    "W2": ["serial", "processes", "processes lanes", "vectorised lanes"],
     "W3": ["serial", "processes", "vectorised", "vectorised lanes"],
 }
 ON_RAY = ("W1", "W2")  # with `pip install -e '.[ray]'`, its engine too
@@ -50,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("works", nargs="*", default=list(WORKS), metavar="WORK", help="W1, W2, W3 (default: all)")
     parser.add_argument("--cycles", type=int, default=12, help="turns of each (default: 12)")
     parser.add_argument("--seconds", type=float, default=1, help="of each turn, about (default: 1)")
-    parser.add_argument("--only", default="", help="kinds with this in their name: 'fast', 'processes'")
+    parser.add_argument("--only", default="", help="kinds with this in their name: 'lanes', 'processes'")
     parser.add_argument("--kinds", nargs="+", metavar="KIND", help="these and no others: --kinds processes ray")
     parser.add_argument("--peers", action="store_true", help="beside Flower and pfl")
     parser.add_argument("--device", default="cpu", help="where all of it trains: cuda, cuda:1, mps, xpu")

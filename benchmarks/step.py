@@ -9,16 +9,14 @@ import argparse
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Images, Local
-from fedrecall.client.step import TRACE_AFTER
 from fedrecall.client.work import Job
 from fedrecall.client.worker import Worker
 from fedrecall.engines.malloc import keep_freed_memory
@@ -40,18 +38,19 @@ def best(function: Any, repeats: int = REPEATS) -> float:
     return sorted(times)[len(times) // 20] * 1e6
 
 
-class Timed(Interpreter):
-    """Runs a graph call by call, and notes how long each took."""
+class Timed(TorchDispatchMode):
+    """Notes how long each operation takes, forward and backward."""
 
-    def __init__(self, module: GraphModule) -> None:
-        super().__init__(module)
-        self.times: dict[str, list[float]] = defaultdict(list)
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.steps: list[dict[str, float]] = []
 
-    def run_node(self, n: Node) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         start = time.perf_counter()
-        result = super().run_node(n)
-        if n.op == "call_function":
-            self.times[n.name].append(time.perf_counter() - start)
+        result = func(*args, **(kwargs or {}))
+        times = self.steps[-1]
+        name = f"{func} #{sum(key.startswith(f'{func} ') for key in times) + 1}"
+        times[name] = time.perf_counter() - start
         return result
 
 
@@ -62,7 +61,7 @@ def multiply_rate() -> float:
     return 2 * n**3 / best(lambda: torch.mm(a, b, out=out), 20)
 
 
-def worker_for(name: str, step: str, folder: str) -> tuple[Worker, Tensor, Tensor]:
+def worker_for(name: str, folder: str) -> tuple[Worker, Tensor, Tensor]:
     """A worker, and the first batch of its first client."""
     work = WORKS[name]
     x, y = data(work)
@@ -70,7 +69,7 @@ def worker_for(name: str, step: str, folder: str) -> tuple[Worker, Tensor, Tenso
     federation = Federation.from_clients(
         [(x[: work.samples], y[: work.samples])], num_classes=10, validation=0, transform=transform, layout="nhwc"
     )
-    local = Local(steps=work.steps, batch_size=work.batch_size, lr=work.lr, weight_decay=0.0, step=step)
+    local = Local(steps=work.steps, batch_size=work.batch_size, lr=work.lr, weight_decay=0.0)
     make = (lambda: lenet((3, 32, 32), 10)) if work.model == "lenet" else (lambda: torch.nn.Linear(512, 10))
     worker = Worker(Job(make, FedAvg(), CrossEntropy(), local, 0), federation, StateFiles(Path(folder)))
     worker.publish({"w": worker.flat.w.clone()}, worker.flat.buffers())
@@ -86,31 +85,25 @@ def main() -> int:
     keep_freed_memory()
     rate = multiply_rate()
     print(f"{name}; matrices multiply at {rate / 1000:.1f} GFLOP/s on one thread")
-    for step in ("exact", "fast"):
-        with tempfile.TemporaryDirectory() as folder:
-            worker, samples, target = worker_for(name, step, folder)
-            flops = flops_per_sample(worker.flat, worker.federation) * len(target)
-            worker.flat.module.train()
-            prepare = lambda: worker.federation.transform(samples)  # noqa: B023, E731
-            x = prepare()
-            eager = best(lambda: worker.step._eager(x, target, {}, worker._compared(x, {})))  # noqa: B023
-            for _ in range(TRACE_AFTER + 2):
-                worker.step(x, target, {})
-            (graph,) = worker.step._graphs.values()
-            traced = best(lambda: worker.step(x, target, {}))  # noqa: B023
-            timed = Timed(graph._run.__self__)  # type: ignore[attr-defined]
-            with torch.no_grad():
-                for _ in range(REPEATS):
-                    timed.run(x, target, *graph._state, *graph._made)
-            print(f"\n{step}: a step {traced:.0f} us (eager {eager:.0f}), its batch "
-                  f"{best(prepare):.0f}, the update {best(lambda: worker.flat.w.add_(worker.flat.g)):.0f}; "  # noqa: B023
-                  f"floor {flops / rate:.0f} us for {flops / 1e6:.1f} MFLOP")  # fmt: skip
-            parts = {key: sorted(found)[len(found) // 20] * 1e6 for key, found in timed.times.items()}
-            shown = 0.0
-            for key, microseconds in sorted(parts.items(), key=lambda part: -part[1])[:12]:
-                print(f"  {microseconds:8.0f} us  {key}")
-                shown += microseconds
-            print(f"  {sum(parts.values()) - shown:8.0f} us  {len(parts) - 12} other calls")
+    with tempfile.TemporaryDirectory() as folder:
+        worker, samples, target = worker_for(name, folder)
+        flops = flops_per_sample(worker.flat, worker.federation) * len(target)
+        worker.flat.module.train()
+        x = worker.federation.transform(samples)
+        whole = best(lambda: worker.step(x, target))
+        batch = best(lambda: worker.federation.transform(samples))
+        update = best(lambda: worker.flat.w.add_(worker.flat.g))
+        with Timed() as timed:
+            for _ in range(REPEATS):
+                timed.steps.append({})
+                worker.step(x, target)
+    print(f"a step {whole:.0f} us, its batch {batch:.0f}, the update {update:.0f}; "
+          f"floor {flops / rate:.0f} us for {flops / 1e6:.1f} MFLOP")  # fmt: skip
+    parts = {key: sorted(times[key] for times in timed.steps)[REPEATS // 20] * 1e6 for key in timed.steps[0]}
+    longest = sorted(parts.items(), key=lambda part: -part[1])[:12]
+    for key, microseconds in longest:
+        print(f"  {microseconds:8.0f} us  {key}")
+    print(f"  {sum(parts.values()) - sum(dict(longest).values()):8.0f} us  {len(parts) - 12} other calls")
     return 0
 
 

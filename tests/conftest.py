@@ -38,15 +38,6 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def steps_are_recorded_early() -> Iterator[None]:
-    """Runs in this process record their steps within the few that tests take; those in workers do so later, and
-    must come to the same bits."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedrecall.client.step.TRACE_AFTER", 20)
-        yield
-
-
 @dataclass
 class Finished:
     """How a command ended, and what it printed."""

@@ -65,7 +65,8 @@ class Taught(Objective):
 
 SMALL = [
     "rounds=1", "model=mlp", "model.hidden=[8]", "local.steps=2", "evaluation.test_last=1", "forgetting.every=0",
-    "partition.clients=10", "clients_per_round=3", "local.lr=0.1", "--quiet", "--engine", "serial",
+    "partition.clients=10", "clients_per_round=3", "local.lr=0.1", "local.step=exact", "--quiet",
+    "--engine", "serial",
 ]  # fmt: skip
 
 

@@ -140,7 +140,7 @@ def test_buffers_come_back_as_they_were() -> None:
 
 def test_lazy_modules_get_their_shapes_from_a_dry_batch() -> None:
     module = nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d())
-    materialise(module, lambda: torch.ones(2, 3))
+    materialise(module, lambda dtype: torch.ones(2, 3, dtype=dtype))
     assert module[0].weight.shape == (2, 3)
     assert module[1].num_batches_tracked.item() == 0
     assert module.training

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedrecall.errors import InputError
 from fedrecall.labels import ArrayLike
+from fedrecall.priors import portable_log
 
 
 def log_weights(
@@ -36,11 +37,11 @@ def log_weights(
     if tau == 0:  # 0 * log 0 would be NaN
         return torch.zeros_like(shares)
     if prior is None:
-        return tau * torch.log((1 - smoothing) * shares + smoothing / shares.shape[-1])
+        return tau * portable_log((1 - smoothing) * shares + smoothing / shares.shape[-1])
     pi = torch.as_tensor(prior, dtype=shares.dtype, device=shares.device)
     pi = pi / pi.sum()
     ratio = ((1 - smoothing) * shares + smoothing * pi) / pi
-    return tau * torch.log(torch.where(pi > 0, ratio, smoothing))
+    return tau * portable_log(torch.where(pi > 0, ratio, smoothing))
 
 
 def reweighted_cross_entropy(

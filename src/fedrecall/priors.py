@@ -16,6 +16,30 @@ from fedrecall.options import Shares
 
 FAR = 0.1  # from equal shares: a model for these may lose so much accuracy on data that have others
 NEVER = -1e4  # for the logit of a class that is never met: finite, so that no NaN comes of it
+TERMS = range(25, 0, -2)  # of 2 atanh(t) = 2 (t + t^3/3 + t^5/5 + ..), for |t| up to .172
+HIGH, LOW = 0.693147180369123816490, 1.90821492927058770002e-10  # log 2: the first part has few bits
+
+
+def portable_log(x: Tensor) -> Tensor:
+    """Return log(x) in the precision of x.
+
+    On the CPU it has the same bits on every machine: unlike torch's own, it is made of single IEEE operations in
+    float64.
+
+    >>> portable_log(torch.tensor([1.0, 0.5, 0.0]))
+    tensor([ 0.0000, -0.6931,    -inf])
+    """
+    if not x.is_cpu:
+        return x.log()
+    m, exponent = torch.frexp(x.double())  # x = m 2^exponent, from 1/2 to 1
+    small = m < math.sqrt(0.5)
+    m, exponent = torch.where(small, 2 * m, m), exponent.double() - small.double()
+    t = (m - 1) / (m + 1)
+    square, total = t * t, torch.zeros_like(t)
+    for k in TERMS:
+        total = total * square + 1 / k
+    found = exponent * HIGH + (exponent * LOW + 2 * t * total)
+    return torch.where((x > 0) & (x < math.inf), found.to(x.dtype), x.log())
 
 
 def check_length(key: str, prior: str | Shares, num_classes: int) -> None:
@@ -56,7 +80,7 @@ def shift(log_trained: Tensor, wanted: Tensor, pooled: Tensor) -> Tensor:
     """
     known = pooled > 0
     before, after = (
-        torch.where(known, logs.double(), -math.inf).log_softmax(0) for logs in (log_trained, wanted.log())
+        torch.where(known, logs.double(), -math.inf).log_softmax(0) for logs in (log_trained, portable_log(wanted))
     )
     moved = torch.where(known, after - before, 0.0)
     return moved.clamp(min=NEVER).float()

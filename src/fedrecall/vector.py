@@ -175,12 +175,14 @@ class FlatModel:
         }
 
 
-def materialise(module: nn.Module, dry_batch: Callable[[], Tensor]) -> None:
-    """Lazy modules get their shapes and initial values from one dry batch."""
-    if any(is_lazy(tensor) for tensor in [*module.parameters(), *module.buffers()]):
+def materialise(module: nn.Module, dry_batch: Callable[[torch.dtype], Tensor]) -> None:
+    """Give lazy modules their shapes and initial values, by one dry batch in the model's precision."""
+    tensors = [*module.parameters(), *module.buffers()]
+    if any(is_lazy(tensor) for tensor in tensors):
+        dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
         was_training = module.training
         with torch.no_grad():
-            module.eval()(dry_batch())
+            module.eval()(dry_batch(dtype))
         module.train(was_training)
 
 

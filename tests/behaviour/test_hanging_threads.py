@@ -13,8 +13,9 @@ import yaml
 
 from fedrecall.runs import checkpoint
 
-# In round 2, for ever: in one call that does not return, in lines of Python, and in calls to torch.
+# In a thread in round 2, for ever: in one call that does not return, in lines of Python, and in calls to torch.
 MINE = """
+import threading
 import time
 from pathlib import Path
 import torch
@@ -26,7 +27,7 @@ class Net(nn.Module):
         self.linear = nn.Linear(784, num_classes)
 
     def forward(self, x):
-        if self.training and Path("run/metrics.jsonl").exists():
+        if Path("run/metrics.jsonl").exists() and threading.current_thread() is not threading.main_thread():
             Path("hangs").touch()
             while True:
                 {hang}
@@ -39,6 +40,7 @@ RECIPE = {
     "data": "fashion_mini",
     "partition": {"name": "iid", "clients": 4},
     "model": "mine:net",
+    "objective": "fedntd",  # the teacher's forward pass runs in the threads
     "rounds": 3,
     "clients_per_round": 2,
     "local": {"steps": 2, "batch_size": 8, "lr": 0.05},

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from fedrecall.client.lanes.jit import compiled
+
 NATURAL = "partition={name: natural, validation: 0.25}"
 WORDS = ["run", "demo", "data=femnist", NATURAL, "model=mlp", "model.hidden=[]", "rounds=1", "clients_per_round=2"]
 WORDS += ["evaluation.test_last=1", "--data", "mine", "--quiet", "--no-report", "--out", "run"]
@@ -52,6 +54,7 @@ def test_the_cache_is_where_it_can_be_or_the_variable_is_named(
     variables, cache = PLACES[what]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
+    compiled.cache_clear()  # by an earlier test
     done = fedrecall(*WORDS, "--engine", "serial")
     if cache is None:
         assert done.code == 2

@@ -45,7 +45,7 @@ class Attentive(nn.Module):
 
 
 class Convolved(nn.Module):
-    """What can be mapped over clients."""
+    """What can be mapped over clients, and has kernels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,14 +55,17 @@ class Convolved(nn.Module):
         return self.fc(torch.relu(self.conv(x)).flatten(1))
 
 
-def results(out: Path, engine: str, **local: Any) -> tuple[bytes, bytes]:
-    """What a run leaves behind of its numbers."""
-    model = Convolved if engine == "vectorised" else partial(Attentive, 0.1)
+def results(out: Path, way: str, **local: Any) -> tuple[bytes, bytes]:
+    """The numbers of a run on an engine, or on `serial` with steps in lanes."""
+    model = partial(Attentive, 0.1) if way in ("serial", "processes") else Convolved
+    engine = "serial" if way == "lanes" else way
+    local = {"step": "lanes"} if way == "lanes" else local
     run = federate(
         model, federation(), objective=FedRS(), rounds=2, clients_per_round=3, forgetting={"every": 2},
         local=Local(epochs=2, batch_size=8, lr=0.1, **local), engine=engine,
         workers="auto" if engine == "serial" else 2, out=out,
     )  # fmt: skip
+    assert not [text for text in run.summary["warnings"] if "lanes" in text]
     return tuple((run.path / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors"))
 
 
@@ -141,21 +144,21 @@ def state() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[bytes, bytes]]:
-    """What each engine comes to in peace."""
+    """The numbers of runs in an unchanged process."""
     folder = tmp_path_factory.mktemp("plain")
-    found = {engine: results(folder / engine, engine) for engine in ("serial", "processes", "vectorised")}
+    found = {way: results(folder / way, way) for way in ("serial", "processes", "vectorised", "lanes")}
     assert found["serial"] == found["processes"]
     return found
 
 
 @pytest.mark.parametrize("name", AROUND)
-@pytest.mark.parametrize("engine", ["serial", "vectorised"])
-def test_a_run_inside_has_the_bits_of_one_outside(name, engine, plain, tmp_path) -> None:
+@pytest.mark.parametrize("way", ["serial", "vectorised", "lanes"])
+def test_a_run_inside_has_the_bits_of_one_outside(name, way, plain, tmp_path) -> None:
     with AROUND[name]():
         before = state()
-        found = results(tmp_path / "run", engine)
+        found = results(tmp_path / "run", way)
         assert state() == before
-    assert found == plain[engine]
+    assert found == plain[way]
 
 
 def test_workers_have_the_bits_too(plain, tmp_path) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedrecall import FedAvg, Local
 from fedrecall.client.loss_scale import FIRST, LossScale
-from fedrecall.client.step import Step
+from fedrecall.client.step import ExactStep
 from fedrecall.objectives import LossFunction
 from fedrecall.vector import FlatModel
 
@@ -20,17 +20,17 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def stepped(factor: float, precision: str) -> tuple[FlatModel, Step]:
+def stepped(factor: float, precision: str) -> tuple[FlatModel, ExactStep]:
     """The gradient of a loss that is so many times cross-entropy."""
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
         return factor * F.cross_entropy(logits, target)
 
     flat = FlatModel(copy.deepcopy(model()).train())
-    step = Step(flat, LossFunction(loss), FedAvg(), Local(precision=precision))
-    step.begin_client()
+    step = ExactStep(flat, LossFunction(loss), FedAvg(), Local(precision=precision))
+    step.begin_client({})
     torch.manual_seed(1)
-    step(torch.randn(16, 6), torch.arange(16) % 3, {})
+    step(torch.randn(16, 6), torch.arange(16) % 3)
     return flat, step
 
 
@@ -45,23 +45,23 @@ def test_a_gradient_below_what_float16_holds_is_kept() -> None:
     exact, (found, step) = stepped(1e-7, "float32")[0], stepped(1e-7, "float16")
     assert 0 < exact.g.abs().max() < 6e-8  # the least that float16 holds
     assert_near(found, exact)
-    assert step.scale is not None
-    assert step.scale.value == FIRST
+    assert step._scale is not None
+    assert step._scale.value == FIRST
 
 
 def test_an_overflow_halves_the_scale_and_the_batch_is_taken_again() -> None:
     exact, (found, step) = stepped(1e4, "float32")[0], stepped(1e4, "float16")
     assert FIRST * exact.g.abs().max() > 65504  # the largest that float16 holds
     assert_near(found, exact)
-    assert step.scale is not None
-    assert 1 <= step.scale.value < FIRST
+    assert step._scale is not None
+    assert 1 <= step._scale.value < FIRST
 
 
 def test_a_model_that_overflows_by_itself_is_not_tried_for_ever() -> None:
     found, step = stepped(1e9, "float16")
     assert not found.g.isfinite().all()
-    assert step.scale is not None
-    assert step.scale.value == 1
+    assert step._scale is not None
+    assert step._scale.value == 1
 
 
 def test_the_scale_grows_after_many_good_steps() -> None:

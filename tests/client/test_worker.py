@@ -6,6 +6,7 @@ import copy
 import math
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedrecall import WSM, Algorithm, CrossEntropy, FedAvg, Federation, InputError, Local
+from fedrecall import WSM, Algorithm, CrossEntropy, FedAvg, Federation, Images, InputError, Local
 from fedrecall.client.batches import batches
+from fedrecall.client.lanes.decision import lowering_of
 from fedrecall.client.sgd import SGD
 from fedrecall.client.work import EvaluateTask, Job, TrainResult, TrainTask
 from fedrecall.client.worker import Worker
@@ -70,6 +72,15 @@ def worker(
 
 def train(made: Worker, client: int, round: int = 1, **options) -> TrainResult:
     return made.run(TrainTask(round, 0, client, made.job.local.lr, **options))
+
+
+def in_lanes(made: Worker) -> Worker:
+    """A worker with the kernels of the same job."""
+    flat = made.job.build_model(made.federation)
+    job = replace(made.job, lowering=lowering_of(made.job, made.federation, flat))
+    other = Worker(job, made.federation, made.states)
+    other.publish(made.server, made.buffers)
+    return other
 
 
 def orders(samples: int, **local) -> list[np.ndarray]:
@@ -179,15 +190,6 @@ def test_the_correction_sees_the_gradient_with_weight_decay() -> None:
 
     made = worker(plain, Stop(), weight_decay=0.5)
     assert torch.equal(train(made, 0).sent["w"], made.server["w"])
-
-
-@pytest.mark.parametrize(("size", "options"), [(1, {}), (24, {"batch_size": 1})])
-def test_a_batch_of_one_sample_is_refused_by_batch_norm(size: int, options: dict[str, int]) -> None:
-    random = np.random.default_rng(0)
-    one = (random.normal(size=(size, 6)).astype(np.float32), random.integers(0, 3, size))
-    made = worker(noisy, federation=Federation.from_clients([one], num_classes=3, validation=0), **options)
-    with pytest.raises(InputError, match=f"client 0 has {size} training samples .* batch norm needs two"):
-        train(made, 0)
 
 
 def test_a_batch_of_one_sample_is_fine_without_batch_norm() -> None:
@@ -335,3 +337,38 @@ def test_a_convolution_whose_gradient_is_broken_is_refused_by_name() -> None:
 def test_other_convolutions_are_taken(layer: nn.Module) -> None:
     refuse_broken_convolutions(layer)
     assert layer.weight.requires_grad
+
+
+def pictures() -> Federation:
+    random = np.random.default_rng(0)
+    pairs = [(random.integers(0, 256, (n, 8, 8, 3), dtype=np.uint8), random.integers(0, 3, n)) for n in SIZES]
+    transform = Images((0.5,) * 3, (0.25,) * 3, crop_padding=2, flip=True)
+    return Federation.from_clients(pairs, num_classes=3, validation=0.2, transform=transform, layout="nhwc")
+
+
+def convolved() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(45, 3))
+
+
+def test_kernels_train_on_the_same_augmented_images_as_exact_steps() -> None:
+    exact = worker(convolved, federation=pictures(), lr=0.01)
+    ours, theirs = train(in_lanes(exact), 1), train(exact, 1)
+    moved = (theirs.sent["w"] - exact.server["w"]).norm()
+    assert (ours.sent["w"] - theirs.sent["w"]).norm() < 1e-4 * moved
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+
+
+def test_kernels_evaluate_a_model_as_torch_does() -> None:
+    exact = worker(convolved, federation=pictures())
+    task = EvaluateTask(1, 0, split="validation", stop=18, logits=True)
+    ours, theirs = (made.run(task).predictions for made in (in_lanes(exact), exact))
+    np.testing.assert_allclose(ours.logits, theirs.logits, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ours.nll, theirs.nll, rtol=1e-5, atol=1e-5)
+
+
+def test_a_worker_with_kernels_leaves_nothing_of_one_client_to_the_next() -> None:
+    made = worker(convolved, federation=pictures())
+    alone, after = train(in_lanes(made), 1), in_lanes(made)
+    train(after, 0, probe=True)
+    assert torch.equal(train(after, 1).sent["w"], alone.sent["w"])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedrecall import WSM, FedAvg, Federation, Images, Local, Scaffold
+from fedrecall import WSM, FedAvg, Federation, FedNTD, Images, Local, Scaffold
+from fedrecall.client.lanes.decision import decide_steps
 from fedrecall.client.work import Job
 from fedrecall.engines.auto import choose, clients_fill_lanes
 from fedrecall.engines.processes.engine import Processes
@@ -44,20 +45,22 @@ def test_auto_takes_workers_for_much_work_only(monkeypatch) -> None:
         ({"batch_size": 16}, False),  # samples fill the lanes
         ({"step": "exact"}, False),
         ({"algorithm": Scaffold()}, False),  # it corrects gradients, which the kernels do not
+        ({"objective": FedNTD()}, False),  # whose loss is torch's
         ({"model": nn.Sequential(nn.Conv2d(3, 4, 8), nn.Tanh(), nn.Flatten())}, False),  # no kernel
     ],
 )
 def test_auto_lets_clients_fill_lanes_that_small_batches_would_leave_empty(settings, expected) -> None:
     model = settings.pop("model", nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4)))
-    algorithm = settings.pop("algorithm", FedAvg())
+    algorithm, objective = settings.pop("algorithm", FedAvg()), settings.pop("objective", WSM())
     local = Local(**{"batch_size": 15, "step": "lanes"} | settings)
     x, y = np.zeros((40, 8, 8, 3), np.uint8), np.arange(40) % 4
     clients = [(x, y)] * 32
     federation = Federation.from_clients(
         clients, num_classes=4, transform=Images((0.5,) * 3, (0.25,) * 3), layout="nhwc"
     )
-    job = Job(lambda: model, algorithm, WSM(), local, 0)
-    fills = clients_fill_lanes(job, FlatModel(model), federation)
+    asked = Job(lambda: model, algorithm, objective, local, 0)
+    job = decide_steps(asked, federation, FlatModel(model), on_cpu=True).job
+    fills = clients_fill_lanes(job)
     assert fills is expected
     engine = choose(Execution(), job, model, 32, 10**9, 1000, fills_lanes=fills)
     assert (type(engine) is Vectorised) is expected

@@ -38,7 +38,9 @@ from fedrecall import (
 from fedrecall.client.work import Job
 from fedrecall.engines.auto import choose
 from fedrecall.engines.vectorised import CLIENTS
+from fedrecall.labels import Labels
 from fedrecall.recipe.settings import Execution
+from fedrecall.vector import Tensors
 
 SIZES = [20, 30, 9, 40, 8, 20, 20]
 
@@ -145,15 +147,29 @@ def test_more_clients_than_fit_in_one_batch_of_models(tmp_path) -> None:
     assert both(tmp_path, dense(), data, clients_per_round=CLIENTS + 3, rounds=2) < 1e-5
 
 
-def test_it_has_the_same_bits_on_any_number_of_threads(tmp_path) -> None:
-    data = federation([8] * 200)
+@pytest.mark.parametrize(
+    ("sizes", "batch_size"),
+    [([8] * 200, 8), ([8, 9, 10, 12] * 3, 64)],
+    ids=["one batch of models", "one for each batch size"],
+)
+def test_it_has_the_same_bits_on_any_number_of_threads(tmp_path, sizes, batch_size) -> None:
+    data = federation(sizes)
     for workers in (1, 2, 3):
         federate(
             dense("batch"), data, engine="vectorised", workers=workers, out=tmp_path / str(workers), rounds=2,
-            participation=1.0, local=Local(epochs=1, batch_size=8, lr=0.1),
+            participation=1.0, local=Local(epochs=1, batch_size=batch_size, lr=0.1),
         )  # fmt: skip
     found = {(tmp_path / str(workers) / "model.safetensors").read_bytes() for workers in (1, 2, 3)}
     assert len(found) == 1
+
+
+def test_torch_is_left_unpatched_in_the_users_process(tmp_path) -> None:
+    before = nn.Module.__call__, nn.Module.__getattr__
+    federate(
+        dense(), federation(), engine="vectorised", workers=2, out=tmp_path / "run", rounds=1, participation=1.0,
+        local=Local(epochs=1, batch_size=64, lr=0.1),
+    )  # fmt: skip
+    assert (nn.Module.__call__, nn.Module.__getattr__) == before
 
 
 class Deciding(nn.Linear):
@@ -181,29 +197,35 @@ class Hidden(nn.Linear):
         return super().forward(x) * (1 + self.calls + self.space.calls)
 
 
-SCALE = [1.0]
+SCALE = SimpleNamespace(value=1.0)
 
 
 class Scaled(nn.Linear):
+    """Reads a variable that somebody else changes."""
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not hasattr(self, "kept"):
-            self.kept = 2.0  # once
-        return super().forward(x) * SCALE[0] * self.kept
+        return super().forward(x) * SCALE.value
 
 
-def test_what_changes_between_rounds_is_seen(tmp_path) -> None:
-    runs, first = [], Scaled(12, 4)
-    for engine in ("serial", "vectorised"):
-        SCALE[0] = 1.0
-        runs.append(
-            federate(
-                first, federation(), engine=engine, rounds=4, participation=1.0, seed=1,
-                callbacks=[lambda line: SCALE.__setitem__(0, 0.3 + line["round"])], out=tmp_path / engine,
-                local=Local(epochs=2, batch_size=8, lr=0.01),
-            ).metrics
+def test_a_variable_that_changes_between_rounds_ends_the_run_before_the_round_that_looks_at_it(
+    tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(SCALE, "value", 1.0)
+    monkeypatch.setattr("fedrecall.client.forward_calls.LOOKS_EVERY", 3)
+    with pytest.raises(InputError, match="before round 3 the model's forward is not the one of round 1"):
+        federate(
+            Scaled(12, 4), federation(), engine="vectorised", rounds=4, participation=1.0, out=tmp_path / "run",
+            callbacks=[lambda line: setattr(SCALE, "value", 0.3 + line["round"])],
+            local=Local(epochs=2, batch_size=8, lr=0.01),
         )  # fmt: skip
-    losses = [[line["train_loss"] for line in run] for run in runs]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+class Chosen(WSM):
+    """Prepares tensors whose size depends on the client."""
+
+    def prepare(self, labels: Labels) -> Tensors:
+        return {"classes": labels.counts.nonzero()[:, 0], **super().prepare(labels)}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +233,9 @@ def test_what_changes_between_rounds_is_seen(tmp_path) -> None:
     [
         (nn.Sequential(dense(), nn.Dropout(0.5)), {}, "random operation"),
         (Deciding(12, 4), {}, "data-dependent control flow"),
-        *((Hidden(how), {}, "changes an attribute") for how in ("attribute", "namespace", "python", "numpy")),
+        (Hidden("attribute"), {}, "its forward changes an attribute of the model \\('calls'\\)"),
+        *((Hidden(how), {}, "another one each time") for how in ("namespace", "python", "numpy")),
+        (dense(), {"objective": Chosen()}, "vmap"),
         (dense(), {"algorithm": Moon()}, "compares each client with its previous model"),
         (dense(), {"algorithm": Centralised()}, "one client only"),
         (dense(), {"batch_norm": "local", "objective": FedNTD()}, "has a teacher"),

@@ -276,7 +276,7 @@ def test_a_function_of_the_users_own_is_an_objective_in_a_recipe(fedrecall, mine
         "of_torch": [f"objective={mine}:of_torch"],
         "focal": [f"objective={mine}:focal"],
     }.items():
-        done = fedrecall("run", "demo", *SMALL, *words, "--out", out)
+        done = fedrecall("run", "demo", *SMALL, "local.step=exact", *words, "--out", out)
         assert done.code == 0, done.err
         losses[out] = json.loads(Path(out, "metrics.jsonl").read_text())["train_loss"]
     assert losses.pop("smooth") > losses["usual"]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedrecall import WSM, CrossEntropy, FedLC, FedNTD, FedRS, FedVLS, Mask
+from fedrecall.labels import Labels
 
 Array = npt.NDArray[Any]
 # The fixture is a plain function: it keeps nothing from one example to the next.
@@ -188,3 +189,10 @@ def test_at_an_end_of_its_range_it_is_cross_entropy(answer, objective, batch) ->
     value, found = answer(objective, n, f, y, g)
     torch.testing.assert_close(value, plain.detach(), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found, logits.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_wsm_without_strength_needs_no_pooled_shares() -> None:
+    objective, labels = WSM(tau=0.0, prior="pooled"), Labels.of(torch.tensor([3, 0, 1]))
+    logits, target = torch.randn(4, 3), torch.tensor([0, 2, 0, 0])
+    expected = torch.nn.functional.cross_entropy(logits, target)
+    torch.testing.assert_close(objective(logits, target, objective.prepare(labels)), expected)

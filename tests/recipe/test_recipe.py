@@ -10,7 +10,7 @@ import yaml
 from fedrecall import InputError
 from fedrecall.recipe.files import shipped
 from fedrecall.recipe.layers import load
-from fedrecall.recipe.recipe import Recipe
+from fedrecall.recipe.recipe import Recipe, lengthened
 from fedrecall.recipe.reference import reference
 
 THE_DESIGN = """
@@ -99,6 +99,14 @@ def test_both_of_a_pair_in_one_layer_are_refused(recipe_file) -> None:
         load(recipe_file("local: {epochs: 2, steps: 9}"))
 
 
+def test_fast_steps_of_earlier_versions_are_refused_in_one_sentence_that_names_lanes(recipe_file) -> None:
+    with pytest.raises(InputError) as refusal:
+        load(recipe_file("local: {step: fast}"))
+    assert str(refusal.value).startswith("local.step is 'fast'; ")
+    assert "'lanes'" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
 def test_a_number_like_1e_minus_4_is_a_number(recipe_file) -> None:
     assert load(recipe_file("local: {weight_decay: 1e-4}"), ["local.lr=1e-3"]).local.lr == 0.001
 
@@ -163,3 +171,11 @@ def test_a_schedule_that_leaves_the_numbers_is_refused_before_the_first_round() 
         InputError, match=r"local\.schedule\.factor is 2\.0: the rate of round 4000 would be larger"
     ):
         Recipe(rounds=4000, local={"lr": 0.01, "schedule": schedule})
+
+
+@pytest.mark.parametrize("test_last", [None, 50, 100])
+@pytest.mark.parametrize(("before", "after"), [(500, 2000), (990, 991), (10, 20), (1500, 3000)])
+def test_a_lengthened_recipe_is_the_one_with_more_rounds(test_last: int | None, before: int, after: int) -> None:
+    evaluation = {} if test_last is None else {"test_last": test_last}
+    short, long = (Recipe(rounds=rounds, evaluation=evaluation).tree() for rounds in (before, after))
+    assert lengthened(short, after) == long

@@ -43,10 +43,17 @@ from torch import Tensor, nn
 
 from fedrecall import WSM, Images
 from fedrecall.algorithms import ALGORITHMS
-from fedrecall.client import step
 from fedrecall.engines import accelerators
 from fedrecall.errors import Interrupted
 from fedrecall.objectives import OBJECTIVES
+
+
+class Narrow(nn.Sequential):
+    """All of its layers have kernels."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, CLASSES))
+
 
 KINDS = {**{name: kind() for name, kind in OBJECTIVES.items()}, "wsm+": WSM(smoothing=0.003, distill=0.1)}
 
@@ -116,9 +123,7 @@ def model_cases() -> dict[str, Callable[[Path], object]]:
         ),
         "a sampled probe": lambda at: same(at, Net(), images(), forgetting={"every": 1, "sample": 2}),
         "batches that are sent": sent_batches,
-        "recorded steps": recorded,
-        "recorded steps with draws": recorded_draws,
-        "fast steps": lambda at: same(at, Net("none"), images(), local={**LOCAL, "step": "fast"}),
+        "steps in lanes": without_lanes,
         "bfloat16": lambda at: same(at, Net("none"), images(), local={**LOCAL, "precision": "bfloat16"}),
         "float16": lambda at: same(at, Net("group"), images(), local={**LOCAL, "precision": "float16"}),
         "too little memory": too_little_memory,
@@ -157,31 +162,12 @@ def sent_batches(folder: Path) -> None:
     assert sim_device.calls["aten.index_select.default"] > before
 
 
-def traced_early(folder: Path, model: nn.Module) -> int:
-    """How many steps were recorded and compared with an ordinary one."""
-    times, first = 0, step.Step._first_traced
-
-    def counted(self: Any, *given: Any) -> Tensor:
-        nonlocal times
-        times += 1
-        return first(self, *given)
-
-    step.TRACE_AFTER, step.Step._first_traced = 3, counted  # type: ignore[method-assign]
-    try:
-        ran = same(folder, model, images(), rounds=3, local={**LOCAL, "epochs": 3})
-    finally:
-        step.TRACE_AFTER, step.Step._first_traced = 150, first  # type: ignore[method-assign]
-    assert not any("traced" in text for text in ran.summary["warnings"])
-    return times
-
-
-def recorded(folder: Path) -> None:
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, CLASSES))
-    assert traced_early(folder, model) >= 2
-
-
-def recorded_draws(folder: Path) -> None:
-    assert traced_early(folder, Net()) >= 2
+def without_lanes(folder: Path) -> None:
+    """Kernels are for the CPU alone: on a device steps are exact, with a note."""
+    on_sim = run(folder / "sim", Narrow(), images(), device="sim", local={**LOCAL, "step": "lanes"})
+    note = "steps are exact and not in lanes: there is no kernel for a device other than the CPU"
+    assert note in on_sim.summary["warnings"]
+    assert_same_files(run(folder / "cpu", Narrow(), images(), device="cpu").path, on_sim.path)
 
 
 def too_little_memory(folder: Path) -> None:

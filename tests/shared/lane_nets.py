@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from fedrecall import CrossEntropy, FedAvg, Local, Objective
+from fedrecall.client.lanes.lowering import Lowering, lower
+from fedrecall.data.transform import Plain
 from fedrecall.models.lenet import lenet
+from fedrecall.vector import FlatModel
 
 NETS = {
     "linear": ((20,), lambda: nn.Linear(20, 5)),
@@ -48,3 +54,9 @@ def batch(name: str, samples: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(samples, *NETS[name][0], generator=random)
     return x, torch.randint(0, 5, (samples,), generator=random)
+
+
+def lowering_of(flat: FlatModel, x: Tensor, objective: Objective | None = None, **given: Any) -> Lowering:
+    """What kernels compute of a model; `given` may replace the arguments of `lower`."""
+    rest = {"transform": Plain(), "local": Local(step="lanes"), "algorithm": FedAvg()} | given
+    return lower(flat, x[:2], objective=objective or CrossEntropy(), **rest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fedrecall.recipe.settings import Stop
 from fedrecall.simulation.early_stopping import Best
 
 
-def seen(values: list[float], **stop: Any) -> Best:
+def seen(values: Sequence[float | None], **stop: Any) -> Best:
     best = Best(Stop(**stop))
     for number, value in enumerate(values, start=1):
         best.see({"round": 10 * number, stop.get("metric", "val_accuracy"): value})
@@ -37,6 +38,15 @@ def test_of_losses_the_lowest_is_the_best_and_what_is_no_number_is_none() -> Non
     assert seen([0.9, float("nan"), 0.3, 0.5], metric="val_nll").round == 30
     assert seen([0.9, 0.3], metric="val_mine", better="lower").round == 20
     assert seen([0.9, 0.3], metric="val_mine").round == 10
+
+
+@pytest.mark.parametrize("no_number", [float("nan"), float("inf"), float("-inf"), None])
+def test_an_evaluation_that_gives_no_number_counts_as_one_without_a_better_value(no_number: float | None) -> None:
+    """None is how a file's null is read, so that a resumed run counts as the uninterrupted one did."""
+    best = seen([0.5, no_number, no_number], patience=2)
+    assert (best.round, best.value, best.patience_is_over) == (10, 0.5, True)
+    best = seen([no_number, 0.5, no_number], patience=2)
+    assert (best.round, best.value, best.patience_is_over) == (20, 0.5, False)
 
 
 def test_rounds_that_are_not_evaluated_do_not_count() -> None:
@@ -120,6 +130,49 @@ def test_an_interrupted_run_still_knows_its_best_model(tmp_path: Path) -> None:
     assert files[0] == files[1]
     metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "stopped")]
     assert metrics[0] == metrics[1]
+
+
+NAN, INF = float("nan"), float("inf")
+VALUES = [0.5, NAN, INF, 0.6, NAN, 0.4, NAN, INF, 0.9, 0.1]  # of which the fourth is the best when patience ends
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("evaluations", [1, 2, 3, 5, 6, 7])
+def test_a_run_interrupted_while_its_metric_is_no_number_stops_at_the_same_round(
+    every: int, evaluations: int, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "evaluation": {"every": every},
+        "stop": {"patience": 4, "metric": "val_mine"},
+        "keep": "best",
+    }
+
+    def mine(after: int = 0) -> dict[str, Any]:
+        values = iter(VALUES[after:])
+        return {"mine": lambda logits, labels: next(values)}
+
+    def interrupt(line: dict[str, Any]) -> None:
+        if line["round"] == evaluations * every:
+            raise KeyboardInterrupt
+
+    summary, _ = run(tmp_path / "whole", metrics=mine(), **settings)
+    assert (summary["rounds_done"], summary["kept_round"]) == (8 * every, 4 * every)
+    with pytest.raises(Interrupted):
+        run(tmp_path / "stopped", metrics=mine(), watch=interrupt, **settings)
+    again, _ = run(tmp_path / "stopped", metrics=mine(after=evaluations), resume=True, **settings)
+    for key in ("rounds_done", "best_round", "best_value", "kept_round", "final_accuracy"):
+        assert again[key] == summary[key], key
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_the_last_model_is_kept_if_the_metric_never_is_a_number(tmp_path: Path) -> None:
+    never = {"metrics": {"mine": lambda logits, labels: float("nan")}, "stop": {"metric": "val_mine"}}
+    summary, _ = run(tmp_path / "best", rounds=3, keep="best", **never)
+    assert (summary["best_round"], summary["best_value"], summary["kept_round"]) == (0, None, 3)
+    run(tmp_path / "last", rounds=3)
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("best", "last")]
+    assert files[0] == files[1]
 
 
 def test_a_run_starts_from_given_weights(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import yaml
 from torch import nn
 from torch.nn import functional as F
 
-from fedrecall import CrossEntropy, FedAvg, Federation, Iid, InputError, Local, Population, Run, federate
+from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Images, InputError, Local, Population, Run, federate
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.simulation.round import clients_per_round, sample_clients
 
@@ -318,3 +318,29 @@ def test_the_rate_in_the_metrics_is_the_one_that_is_taken(start: Start) -> None:
     warming = content(start(rounds=1, local={**fast, "schedule": {"warmup": 2}}), "model.safetensors")
     assert warming == content(start(rounds=1, local=slow), "model.safetensors")
     assert warming != content(start(rounds=1, local=fast), "model.safetensors")
+
+
+def images() -> Federation:
+    x, y = RANDOM.integers(0, 256, (40, 28, 28), dtype=np.uint8), np.arange(40) % 3
+    partition = Iid(clients=4, validation=0.2)
+    return Federation.from_arrays(x, y, num_classes=3, partition=partition, transform=Images((0.5,), (0.25,)))
+
+
+@pytest.mark.parametrize(
+    ("federation", "model", "step", "advised"),
+    [
+        (images, "lenet", "exact", True),
+        (images, "lenet", "lanes", False),
+        (six_clients, {"name": "mlp", "hidden": [8]}, "exact", False),  # six features are too few for kernels
+        (six_clients, normed(), "exact", False),
+    ],
+    ids=["lenet", "lenet in lanes", "small mlp", "batch norm"],
+)
+def test_lanes_are_advised_in_the_summary_of_a_run_that_they_would_make_faster(
+    start, federation, model, step, advised
+) -> None:
+    local = Local(epochs=1, batch_size=8, lr=0.05, step=step)
+    run = start(federation(), model, rounds=2, clients_per_round=2, local=local, forgetting={"every": 0})
+    advice = "local.step=lanes would train this model several times as fast (docs/engines.md)"
+    assert summary(run).get("advice") == (advice if advised else None)
+    assert not any("lanes" in text for text in summary(run)["warnings"])

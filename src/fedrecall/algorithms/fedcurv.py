@@ -37,8 +37,7 @@ class FedCurv(Algorithm):
         return server
 
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
-        pull = (server["U"] - client["u"]) * y - (server["V"] - client["v"])
-        g.add_(pull, alpha=2 * self.lam)
+        g += 2 * self.lam * ((server["U"] - client["u"]) * y - (server["V"] - client["v"]))
 
     def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
         u = extra["fisher"]

@@ -32,7 +32,8 @@ class FedDyn(Algorithm):
         return {"g": torch.zeros_like(x)}
 
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
-        g.sub_(client["g"]).add_(y - server["w"], alpha=self.alpha)
+        g -= client["g"]
+        g += self.alpha * (y - server["w"])
 
     def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
         return {"w": y}, {"g": client["g"] - self.alpha * (y - server["w"])}

@@ -28,7 +28,7 @@ class FedNova(Algorithm):
 
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
         if self.mu:
-            g.add_(y - server["w"], alpha=self.mu)
+            g += self.mu * (y - server["w"])
 
     def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
         a = local.accumulated(self.mu)

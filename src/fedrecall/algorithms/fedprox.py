@@ -24,4 +24,4 @@ class FedProx(Algorithm):
     mu: Annotated[Rate, "strength of the proximal term"] = 1.1
 
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
-        g.add_(y - server["w"], alpha=self.mu)
+        g += self.mu * (y - server["w"])

@@ -36,7 +36,8 @@ class Scaffold(Algorithm):
         return server
 
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
-        g.sub_(client["c"]).add_(server["c"])
+        g -= client["c"]
+        g += server["c"]
 
     def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
         c_i = client["c"] - server["c"] + (server["w"] - y) / (local.accumulated() * local.lr)

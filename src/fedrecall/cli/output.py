@@ -45,6 +45,8 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path | None
     for name, summary in summaries.items():
         for warning in summary["warnings"]:
             say(f"note: {name}: {warning}")
+    for advice in dict.fromkeys(summary["advice"] for summary in summaries.values() if summary.get("advice")):
+        say(f"note: {advice}")
     engines = dict.fromkeys(engine_of(summary) for summary in summaries.values())
     say(f"engine (workers): {', '.join(engines)}")
     if report is not None:

@@ -6,35 +6,29 @@ order when they are batched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import vmap
 
 from fedrecall.client.draws import draws
 from fedrecall.client.frozen_model import FrozenModel
-from fedrecall.client.graph import UntraceableError, finish, trace, without_repeats, without_views_of_views
-from fedrecall.client.hidden_state import CHANGES, generators
 from fedrecall.client.inputs import Inputs
+from fedrecall.client.mapped import MappedSteps
 from fedrecall.client.plan import Plan
-from fedrecall.client.step import Compared, Step
+from fedrecall.client.step import Compared
 from fedrecall.client.work import Job, Rows
 from fedrecall.data.transform import Generators
 from fedrecall.labels import Labels, shares
-from fedrecall.models.build import least_samples
 from fedrecall.rng import torch_stream
 from fedrecall.vector import Tensors
 
 if TYPE_CHECKING:
     from fedrecall.client.lanes.cohort import LanesCohort
-
-Mapped = Callable[..., Any]
-NOT_IN_LANES = "clients train by a mapped step and not in lanes"
 
 
 @dataclass
@@ -45,69 +39,62 @@ class CohortResult:
     models: Sequence[Tensor]  # [clients, parameters], as blocks of some clients
     buffers: Tensors  # "b" and "i", a row each; all of it on the CPU
     states: list[Tensors]  # of the same clients, before
-    note: str | None = None  # what the user should know
     summed: Tensor | None = None  # the models with their weights, where the kernels have added them up
 
 
 class Cohort:
     """Trains groups of clients that have batches of the same sizes. One thread at a time."""
 
-    def __init__(self, job: Job, inputs: Inputs) -> None:
+    def __init__(self, job: Job, inputs: Inputs, mapped: MappedSteps, lanes: LanesCohort | None = None) -> None:
         federation, device = inputs.federation, inputs.device
         self.job, self.federation, self.inputs, self.device = job, federation, inputs, device
-        self.flat = job.build_model(federation, device)
-        self.flat.module.train()
-        self.least = least_samples(self.flat.module)
-        self.step = Step(self.flat, job.objective.on(device.torch), job.algorithm, job.local)
+        self.flat, self.mapped, self._lanes = mapped.flat, mapped, lanes
         needs = job.algorithm.needs | job.objective.needs
         self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
-        self._mapped: dict[tuple[torch.Size, ...], Mapped] = {}
-        self._recorded: list[Any] = []  # what these rely on, as it was when they were made
-        self.note: str | None = None
-        self._lanes = self._lanes_cohort()
         self._augments = federation.augments
-        self._buffers = {**self.flat.float_buffers, **self.flat.int_buffers}
+        self._made: set[tuple[int, int, bool]] = set()
         # Is a step no more than w - lr g?
         self._plain = not (job.algorithm.corrects or job.local.momentum or job.local.weight_decay)
 
     def train(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
         """All local steps of these clients, from the published model or from what they have of their own."""
-        if self._lanes and (trained := self._in_lanes(self._lanes, plan, states, server, buffers)):
-            return trained
+        if self._lanes:
+            return self._in_lanes(self._lanes, plan, states, server, buffers)
         return self._mapped_steps(plan, states, server, buffers)
-
-    def _lanes_cohort(self) -> LanesCohort | None:
-        """Kernels with a client in each lane, if they are asked for; `note` says why there are none."""
-        if self.job.local.step != "lanes":
-            return None
-        from fedrecall.client.lanes.cohort import (  # a compiler, which only those who need it load
-            LanesCohort,
-            why_not,
-        )
-
-        reason = why_not(self.job)
-        if reason is None:
-            return LanesCohort(self.job, self.inputs, self.step)
-        self.note = f"{NOT_IN_LANES}: {reason}"
-        return None
 
     def _in_lanes(
         self, lanes: LanesCohort, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors
-    ) -> CohortResult | None:
-        """The same by kernels, sixteen clients at a time; None if there are no kernels for the model."""
+    ) -> CohortResult:
+        """The same by kernels, sixteen clients at a time."""
         job, tasks, client, start = self.job, plan.tasks, self._prepared(plan), server["w"]
         if job.algorithm.personal and any("w" in state for state in states):
             start = self._stacked("w", server["w"], states, own=True)
-        try:
-            lanes.prepare(plan, start, client)
-        except UntraceableError as error:
-            self.note, self._lanes = f"{NOT_IN_LANES}: {error}", None
-            return None
-        self._recorded = self._recorded or self.step.fingerprint()
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
         models, losses, summed = lanes.train(plan, start, client, tasks[0].lr, augment)
         none = {name: buffer.expand(len(tasks), -1) for name, buffer in buffers.items()}
         return CohortResult(plan.rows(losses), models, none, states, summed=summed)
+
+    def make_mapped(self, plan: Plan, server: Tensors, buffers: Tensors) -> None:
+        """Make the mapped steps that a plan needs, unless they are there: the shapes of their inputs follow from
+        the number of clients, the size of a batch, and whether all clients have the same parameters."""
+        clients, shared = len(plan.tasks), not self.job.algorithm.personal
+        needed = {(clients, size, shared and s == 0): s for s, size in reversed(list(enumerate(plan.sizes)))}
+        missing = needed.keys() - self._made
+        if not missing:
+            return
+        server, buffers = self.device.put(server), self.device.put(buffers)
+        w, b, i = (tensor.repeat(clients, 1) for tensor in (server["w"], buffers["b"], buffers["i"]))
+        client = self.device.put(self._prepared(plan))
+        if self._sent:
+            self._sent.load(server["w"], buffers)
+        for key in sorted(missing):
+            _, size, at_start = key
+            first = sum(plan.sizes[: needed[key]])
+            x, target = self._batch(plan.positions[:, first : first + size], None)
+            compared = self._compared(x).tensors()
+            views = self._views(server["w"] if at_start else w, b, i)
+            self.mapped.make([x, target, *views, *client.values(), *compared.values()], [*client], [*compared])
+            self._made.add(key)
 
     def _mapped_steps(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
         """The step of one client, mapped over all of them."""
@@ -152,7 +139,7 @@ class Cohort:
             b, i = new_b, new_i
         mean = total.cpu() / torch.from_numpy(plan.steps).clamp(min=1)
         home = self.device.home({"w": w, "b": b, "i": i})
-        return CohortResult(plan.rows(mean.tolist()), [home.pop("w")], home, before, self.note)
+        return CohortResult(plan.rows(mean.tolist()), [home.pop("w")], home, before)
 
     def _stacked(self, name: str, published: Tensor, states: list[Tensors], *, own: bool) -> Tensor:
         if own and any(name in state for state in states):
@@ -192,36 +179,11 @@ class Cohort:
         self, x: Tensor, target: Tensor, w: Tensor, b: Tensor, i: Tensor, client: Tensors
     ) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
         """The losses, the gradients of each parameter and the new buffers, a row each; `w` may be one for all."""
-        compared = self._compared(x)
-        inputs = [x, target, *self._views(w, b, i), *client.values(), *compared.tensors().values()]
-        shapes = tuple(tensor.shape for tensor in inputs[:3])
-        if shapes not in self._mapped:
-            trace_it = partial(self._trace, inputs, list(client), list(compared.tensors()), shared=w.ndim == 1)
-            self._mapped[shapes] = self._first_mapped(trace_it)
-        with torch.no_grad():
-            loss, *rest = self._mapped[shapes](*inputs)
-        count = len(self.flat.parameter_slots)
-        new_b, new_i = self._gathered(rest[count:], b) if self.flat.has_buffers else (b, i)
-        return loss, rest[:count], new_b, new_i
-
-    def _first_mapped(self, trace_it: Callable[[], Mapped]) -> Mapped:
-        """The mapped step of a model that does the same every time. What is kept once, at the first call, is not
-        held against it."""
-        for _ in range(2):
-            before = [*generators(), *self.step.fingerprint()]
-            mapped = trace_it()
-            self._recorded = self.step.fingerprint()
-            if [*generators(), *self._recorded] == before:
-                return mapped
-        raise RuntimeError(CHANGES)
-
-    def begin_round(self) -> None:
-        """Between rounds others may have changed what mapped steps and kernels took for constant."""
-        if self._recorded and self.step.fingerprint() != self._recorded:
-            self._mapped.clear()
-            self._recorded = []
-            if self._lanes:
-                self._lanes.forget()
+        compared = self._compared(x).tensors()
+        inputs = [x, target, *self._views(w, b, i), *client.values(), *compared.values()]
+        loss, gradients, buffers = self.mapped(inputs)
+        new_b, new_i = self._gathered(buffers, b) if self.flat.has_buffers else (b, i)
+        return loss, gradients, new_b, new_i
 
     def _spread(self, vectors: Tensor, parts: list[Tensor], alpha: float | None = None) -> None:
         """Put parameters' parts into stacked vectors, or add them to what is there."""
@@ -250,38 +212,3 @@ class Cohort:
         parts = [buffer.reshape(len(before), -1).long() for buffer in integers]
         none = torch.zeros(len(before), 0, dtype=torch.long, device=before.device)
         return b, torch.cat(parts, 1) if parts else none
-
-    def _trace(
-        self, inputs: list[Tensor], client_names: list[str], compared_names: list[str], *, shared: bool
-    ) -> Mapped:
-        """The step of one client, mapped over all of them, as a graph; `shared`: with the same parameters."""
-        slots, buffer_names = self.flat.parameter_slots, list(self._buffers)
-
-        def loss_of(
-            parameters: Tensors, buffers: Tensors, x: Tensor, target: Tensor, client: Tensors, compared: Tensors
-        ) -> tuple[Tensor, Tensors]:
-            new = {name: buffer.clone() for name, buffer in buffers.items()}
-            logits = functional_call(self.flat.module, parameters | new, (x,))
-            features = self.step.representation.take() if self.step.representation else None
-            return self.step.loss(logits, features, target, client, Compared(**compared)), new
-
-        mapped = vmap(grad_and_value(loss_of, has_aux=True), in_dims=(None if shared else 0, 0, 0, 0, 0, 0))
-
-        def flat_step(*inputs: Tensor) -> tuple[Tensor, ...]:
-            left = list(inputs)
-            x, target = left.pop(0), left.pop(0)
-            parameters = {slot.name: left.pop(0) for slot in slots}
-            buffers = {name: left.pop(0) for name in buffer_names}
-            client = {name: left.pop(0) for name in client_names}
-            compared = {name: left.pop(0) for name in compared_names}
-            gradients, (loss, new) = mapped(parameters, buffers, x, target, client, compared)
-            return loss, *(gradients[slot.name] for slot in slots), *(new[name] for name in buffer_names)
-
-        try:
-            graph_module = trace(flat_step, inputs)
-        except UntraceableError:
-            return flat_step
-        without_views_of_views(graph_module.graph)
-        without_repeats(graph_module)
-        run: Mapped = finish(graph_module).forward
-        return run

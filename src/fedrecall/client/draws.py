@@ -1,7 +1,6 @@
 """What a model draws on a device comes from the CPU's generator, so that it is the same on every device.
 
-It costs a call of Python for each operation, and each draw is made on the CPU and sent. Recorded steps without a
-draw are played back without it.
+It costs a call of Python for each operation, and each draw is made on the CPU and sent.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -43,10 +41,6 @@ def draws(device: Device) -> AbstractContextManager[Any]:
 
 def is_draw(operation: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(operation, "tags", ())
-
-
-def has_draws(graph: Graph) -> bool:
-    return any(is_draw(node.target) for node in graph.nodes)
 
 
 class CpuDraws(TorchDispatchMode):

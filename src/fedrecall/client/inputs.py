@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedrecall.data.federation import Federation
 from fedrecall.data.samples import Samples
-from fedrecall.data.transform import Generators, Plain
+from fedrecall.data.transform import Generators, Images, Plain
 from fedrecall.device import CPU, Device, received
 from fedrecall.models.build import model_input
 
@@ -38,6 +38,13 @@ class Inputs:
         """The samples at these positions, and their labels."""
         x, target = source.gather(positions) if self.device.is_cpu else self._gather(source, positions)
         return model_input(self.federation.transform(x, augment), self.dtype), target
+
+    def stored(self, source: Samples, positions: Tensor, augment: Generators = None) -> tuple[Tensor, Tensor]:
+        """Return images as the bytes that they are stored as, augmented but not normalised, and their labels."""
+        x, target = source.gather(positions)
+        transform = self.federation.transform
+        assert isinstance(transform, Images)
+        return transform.augmented(x, augment), target
 
     def _gather(self, source: Samples, positions: Tensor) -> tuple[Tensor, Tensor]:
         if source not in self._there:

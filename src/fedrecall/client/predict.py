@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,9 @@ from fedrecall.client.inputs import Inputs
 from fedrecall.client.work import Predictions
 from fedrecall.data.samples import Samples
 from fedrecall.vector import FlatModel
+
+if TYPE_CHECKING:
+    from fedrecall.client.lanes.samples import LanesStep
 
 EVALUATION_BATCH = 256  # fixed, because kernels may round differently for other sizes
 
@@ -23,6 +27,7 @@ class Predictor:
     flat: FlatModel
     inputs: Inputs
     shift: Tensor | None = None  # added to the logits: towards the class shares that the model is judged for
+    lanes: LanesStep | None = None  # whose kernels compute the forward pass, where the model has some
 
     @torch.no_grad()
     def __call__(
@@ -37,8 +42,9 @@ class Predictor:
         return Predictions(**{name: tensor.cpu().numpy() for name, tensor in found.items()})
 
     def _batch(self, source: Samples, positions: Tensor, with_logits: bool) -> dict[str, Tensor]:
-        x, target = self.inputs(source, positions)
-        logits = self.flat.module(x).float()
+        read = self.inputs.stored if self.lanes and self.lanes.reads_bytes else self.inputs
+        x, target = read(source, positions)
+        logits = self.lanes.predict(x) if self.lanes else self.flat.module(x).float()
         if self.shift is not None:
             logits = logits + self.shift
         found = {

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.lanes.lowering import Lowering
 from fedrecall.client.sums import LEAF, Sums, SumTree
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.device import CPU, Device
@@ -36,6 +37,7 @@ class Job:
     seed: int
     batch_norm: BatchNorm = "average"
     judged_for: str | Shares = "as_trained"  # the class shares, when a model is evaluated
+    lowering: Lowering | None = None  # what kernels compute; None: steps are PyTorch's own
 
     @classmethod
     def of(cls, recipe: Recipe, model: Callable[[], nn.Module], algorithm: Algorithm, objective: Objective) -> Job:
@@ -151,12 +153,11 @@ class TrainResult:
     samples: int = 0  # that it trains on
     steps: int = 0
     loss: float = 0.0  # the mean over its steps
-    note: str | None = None  # what the user should know
     probe: ProbeAnswers | None = None
 
     def scalars(self) -> tuple[Any, ...]:
         """All but the task and the vectors, in the order of the fields."""
-        return self.state, self.samples, self.steps, self.loss, self.note, self.probe
+        return self.state, self.samples, self.steps, self.loss, self.probe
 
     def states(self) -> dict[int, int]:
         """The versions of the new states, by client."""
@@ -224,19 +225,17 @@ class TrainedGroup:
     buffers: Tensors  # stacked, or none
     weight: float  # of all rows together
     summed: Tensors  # the rows of the models, "w", and of the buffers "b", so weighted
-    note: str | None = None
 
     @classmethod
     def of(
-        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, note: str | None = None,
-        summed: Tensor | None = None,
-    ) -> TrainedGroup:  # fmt: skip
+        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, summed: Tensor | None = None
+    ) -> TrainedGroup:
         """The group and its sums, where that of the models is not there: in the model's precision, for groups are
         equal to `serial` up to rounding."""
         sums = {"w": weighted_sum(models, rows.weights) if summed is None else summed}
         if buffers:
             sums["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
-        return cls(rows, models, buffers, sum(rows.weights), sums, note)
+        return cls(rows, models, buffers, sum(rows.weights), sums)
 
     def states(self) -> dict[int, int]:
         return {}
@@ -261,7 +260,7 @@ class TrainedGroup:
             return None, dropped
         buffers = {name: stacked[good] for name, stacked in self.buffers.items()}
         rows = self.rows.only(good.tolist())
-        return TrainedGroup.of(rows, [w[good]], buffers, self.note), dropped
+        return TrainedGroup.of(rows, [w[good]], buffers), dropped
 
     def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
         """All rows at once, each with its weight."""
@@ -300,10 +299,6 @@ class Summed:
             sent_bytes += good.bytes(payload)
             accepted.append(good.without_vectors())
         return cls(0, results[0].task.order // LEAF, tree.total(), accepted, dropped, sent_bytes)
-
-    @property
-    def note(self) -> str | None:
-        return next((result.note for result in self.accepted if result.note), None)
 
     def states(self) -> dict[int, int]:
         return {result.task.client: result.state for result in (*self.accepted, *self.dropped)}

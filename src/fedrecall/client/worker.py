@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,16 +21,18 @@ from fedrecall.client.fisher import CHUNK, fisher
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.inputs import Inputs
 from fedrecall.client.predict import Predictor
-from fedrecall.client.sgd import SGD
-from fedrecall.client.step import NOTHING, Compared, Step
+from fedrecall.client.step import NOTHING, Compared, ExactStep
 from fedrecall.client.work import EvaluateResult, EvaluateTask, Job, ProbeAnswers, Task, TrainResult, TrainTask
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
-from fedrecall.errors import InputError
 from fedrecall.models.build import has_statistics, least_samples
 from fedrecall.rng import Shuffle, torch_stream
 from fedrecall.runs.client_states import States
 from fedrecall.vector import Tensors
+
+if TYPE_CHECKING:
+    from fedrecall.client.lanes.lowering import Lowering
+    from fedrecall.client.lanes.samples import LanesStep
 
 
 class Worker:
@@ -40,9 +43,12 @@ class Worker:
         self.flat = job.build_model(federation, device)
         self.inputs = Inputs(federation, self.flat.w.dtype, device)
         shift = job.logit_shift(federation)
-        self.predict = Predictor(self.flat, self.inputs, None if shift is None else shift.to(device.torch))
         self.objective = job.objective.on(device.torch)
-        self.step = Step(self.flat, self.objective, job.algorithm, job.local)
+        lanes = self._lanes_step(job.lowering) if job.lowering else None
+        self.step = lanes or ExactStep(self.flat, self.objective, job.algorithm, job.local)
+        self._read = self.inputs.stored if self.step.reads_bytes else self.inputs
+        shift = None if shift is None else shift.to(device.torch)
+        self.predict = Predictor(self.flat, self.inputs, shift, lanes)
         self.least = least_samples(self.flat.module)
         self._statistics = has_statistics(self.flat.module) and not job.own_buffers
         self.server: Tensors = {}
@@ -56,12 +62,16 @@ class Worker:
         self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
         self._previous = FrozenModel(job, federation, device) if "previous" in needs else None
 
+    def _lanes_step(self, lowering: Lowering) -> LanesStep:
+        from fedrecall.client.lanes.samples import LanesStep  # a compiler, loaded only where it is needed
+
+        return LanesStep(lowering, self.flat, self.objective, self.job.local)
+
     def publish(self, server: Tensors, buffers: Tensors) -> None:
         self.server, self.buffers = server, buffers
         with self.explained():
             self._server, self._buffers = self.device.put(server), self.device.put(buffers)
         self._holds_server = False
-        self.step.begin_round()
 
     def explained(self) -> AbstractContextManager[None]:
         """What the device cannot do, as a sentence."""
@@ -132,7 +142,6 @@ class Worker:
             samples=len(indices),
             steps=steps,
             loss=loss,
-            note=self.step.note,
             probe=self._probe(task) if task.probe else None,
         )
 
@@ -173,21 +182,16 @@ class Worker:
             )
             client = self.device.put(self.objective.prepare(known))
         local = job.local.model_copy(update={"steps": task.steps}) if task.steps else job.local
-        if min(job.local.batch_size, len(indices)) < self.least:
-            raise InputError(
-                f"client {task.client} has {len(indices)} training samples and local.batch_size is "
-                f"{job.local.batch_size}: every batch has one sample, but batch norm needs two"
-            )
         augment = torch_stream(job.seed, "augment", task.round, task.client) if self._augments else None
         order = Shuffle(job.seed, task.round, task.client)
-        optimiser = SGD(task.lr, job.local.momentum, job.local.weight_decay)
+        optimiser = self.step.optimiser(task.lr)
         total, steps = torch.zeros((), device=flat.w.device), 0
-        self.step.begin_client()
+        self.step.begin_client(client)
         if not flat.module.training:
             flat.module.train()
         for batch in batches(indices, local, order, self.least):
-            x, target = self.inputs(federation.train, batch, augment)
-            loss = self.step(x, target, client, self._compared(x, state))
+            x, target = self._read(federation.train, batch, augment)
+            loss = self.step(x, target, self._compared(x, state))
             optimiser.decay(flat.w, flat.g)
             job.algorithm.correct(flat.g, flat.w, self._server, state)
             optimiser.step(flat.w, flat.g)

@@ -54,6 +54,10 @@ class Images:
             raise InputError(f"crop_padding is {self.crop_padding}, but it must not be negative.")
 
     def __call__(self, batch: Tensor, generator: Generators = None) -> Tensor:
+        return self._normalise(self.augmented(batch, generator))
+
+    def augmented(self, batch: Tensor, generator: Generators = None) -> Tensor:
+        """Return the images as bytes, each seen in the way that a generator draws for it."""
         if batch.dtype != torch.uint8 or batch.ndim != 4 or batch.shape[3] != len(self.mean):
             raise InputError(
                 f"the image batch is {batch.dtype} of shape {tuple(batch.shape)}, "
@@ -68,7 +72,7 @@ class Images:
                 batch = _crop(batch, self.crop_padding, self.smaller, top, left)
             if self.flip:
                 batch = _mirror(batch, mirrored)
-        return self._normalise(batch)
+        return batch
 
     @property
     def is_random(self) -> bool:

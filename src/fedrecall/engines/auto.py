@@ -7,18 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from fedrecall.client.graph import UntraceableError
 from fedrecall.client.lanes.kernels.ir import LANES
+from fedrecall.client.lanes.lowering import unsupported_reason
 from fedrecall.client.work import Job
-from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised, accelerators
 from fedrecall.engines.accelerators import find
 from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, nearest
-from fedrecall.models.build import dry_batch
 from fedrecall.recipe.settings import Execution
-from fedrecall.vector import FlatModel
 
 # Starting workers takes about five seconds, and a core does some 2e10 operations a second on small models: below
 # this many in a whole run, two workers save less than they cost.
@@ -119,18 +116,11 @@ def shared(devices: Sequence[str], workers: int, execution: Execution) -> list[D
     ]
 
 
-def clients_fill_lanes(job: Job, flat: FlatModel, federation: Federation) -> bool:
-    """Are there lanes that batches leave empty and clients fill, by kernels for the whole step?"""
-    if job.local.step != "lanes" or job.local.batch_size >= LANES:
+def clients_fill_lanes(job: Job) -> bool:
+    """Whether batches leave lanes empty that clients would fill, by kernels for the whole step."""
+    if job.lowering is None or job.local.batch_size >= LANES:
         return False
-    from fedrecall.client.lanes.chain import chain_of
-    from fedrecall.client.lanes.cohort import why_not  # a compiler, which only those who need it load
-
-    try:
-        chain_of(flat, dry_batch(federation))
-    except UntraceableError:
-        return False
-    return why_not(job) is None
+    return unsupported_reason(job.lowering, job.algorithm) is None
 
 
 def is_narrow_and_dense(module: nn.Module) -> bool:

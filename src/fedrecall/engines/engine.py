@@ -25,6 +25,7 @@ class Engine(ABC):
     own_rounding: ClassVar[bool] = False  # its bits are not those of `serial`, so it counts in the recipe's hash
     replaces_workers: ClassVar[bool] = False  # a worker that dies or hangs is replaced, and its tasks run again
     leaves_out_clients: ClassVar[bool] = False  # one that does not answer in time; a round goes on without it
+    records_steps: ClassVar[bool] = False  # before round 1, so that the model's forward pass must not change
     in_this_process: ClassVar[bool] = True  # user code runs here, where breakpoint() works
     elsewhere: ClassVar[bool] = False  # workers may be on other machines, with other devices than this one has
     most_workers: ClassVar[int | None] = None

@@ -6,6 +6,7 @@ The results are those of `serial` up to rounding, not to the bit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from queue import SimpleQueue
 from typing import Self
@@ -13,6 +14,10 @@ from typing import Self
 import torch
 
 from fedrecall.client.cohort import Cohort, CohortResult
+from fedrecall.client.forward_calls import changing_part
+from fedrecall.client.lanes.chain import UnsupportedError
+from fedrecall.client.lanes.lowering import Lowering, unsupported_reason
+from fedrecall.client.mapped import MappedSteps, UntraceableError
 from fedrecall.client.plan import Plan, plans_of
 from fedrecall.client.work import Job, Result, Task, Trained, TrainedGroup, TrainResult, TrainTask
 from fedrecall.client.worker import Worker
@@ -22,9 +27,10 @@ from fedrecall.engines.engine import Engine
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.engines.threads import Threads
 from fedrecall.errors import InputError
+from fedrecall.models.build import dry_batch
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import States
-from fedrecall.vector import Tensors
+from fedrecall.vector import FlatModel, Tensors
 
 CLIENTS = 256  # of one batch of models at most: enough to be worth the calls, and no more memory than that takes
 LEAST_WORK = 2**25  # parameters times samples: in lanes, less is done before Python has made the calls
@@ -35,6 +41,7 @@ class Vectorised(Engine):
 
     name = "vectorised"
     own_rounding = True
+    records_steps = True
 
     def __init__(self, workers: int, devices: Sequence[Device] = (CPU,)) -> None:
         self.workers, self.devices = workers, devices[:1]
@@ -71,17 +78,49 @@ class Vectorised(Engine):
         self._cohorts: SimpleQueue[Cohort] = SimpleQueue()
         with device.explained(job.local.batch_size):
             self._worker = Worker(job, federation, states, device)
-            self._all = [Cohort(job, self._worker.inputs) for _ in range(self.workers)]
+            self._all = self._make_cohorts(device)
         for cohort in self._all:
             self._cohorts.put(cohort)
         self._threads = Threads(self.workers, lambda: torch.set_num_threads(1))
         # Such an algorithm sends its clients' models as they are, so their sum is all that is wanted.
         self._sends_models = job.algorithm.sends_models and not job.own_buffers
 
+    def _make_cohorts(self, device: Device) -> list[Cohort]:
+        """One for each thread: with kernels, or with one mapped step for all."""
+        job, inputs = self.job, self._worker.inputs
+        flat = job.build_model(self.federation, device)
+        flat.module.train()
+        x = dry_batch(self.federation, flat.w.dtype).to(device.torch)
+        if (reason := changing_part(flat, x)) is not None:
+            raise InputError(
+                f"the engine 'vectorised' cannot train this model ({reason}); choose 'serial' or 'processes'"
+            )
+        mapped = MappedSteps(flat, job.objective.on(device.torch), job.algorithm)
+        self._in_lanes = False
+        if job.lowering is None:
+            return [Cohort(job, inputs, mapped) for _ in range(self.workers)]
+        if reason := self._why_not_in_lanes(job.lowering, flat):
+            self.notes = [f"clients train by a mapped step and not in lanes: {reason}"]
+            return [Cohort(job, inputs, mapped) for _ in range(self.workers)]
+        from fedrecall.client.lanes.cohort import LanesCohort  # a compiler, loaded only where it is needed
+
+        self._in_lanes = True
+        lanes = [LanesCohort(job.lowering, job.local, inputs) for _ in range(self.workers)]
+        return [Cohort(job, inputs, mapped, own) for own in lanes]
+
+    def _why_not_in_lanes(self, lowering: Lowering, flat: FlatModel) -> str | None:
+        from fedrecall.client.lanes.check import check_clients
+
+        if reason := unsupported_reason(lowering, self.job.algorithm):
+            return reason
+        try:
+            check_clients(lowering, self.job.local, flat)
+        except UnsupportedError as error:
+            return str(error)
+        return None
+
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         self._worker.publish(server, buffers)
-        for cohort in self._all:
-            cohort.begin_round()
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         tasks = list(tasks)
@@ -93,31 +132,46 @@ class Vectorised(Engine):
                 self.failed = None
                 yield result
             return
-        for results in self._threads.map(self._train, self._parts(training)):
+        plans = list(self._parts(training))
+        if not self._in_lanes:
+            self._make_mapped(plans)
+        for results in self._threads.map(self._train, plans):
             yield from results
+
+    def _make_mapped(self, plans: Sequence[Plan]) -> None:
+        """Make the mapped steps here, before the threads begin: tracing changes torch for the whole process."""
+        for plan in plans:
+            with self._refusals(plan), self._worker.explained():
+                self._all[0].make_mapped(plan, self._worker.server, self._worker.buffers)
+
+    @contextmanager
+    def _refusals(self, plan: Plan) -> Iterator[None]:
+        """Turn what torch cannot map into a sentence."""
+        try:
+            yield
+        except (RuntimeError, UntraceableError) as error:
+            reason = " ".join(str(error).split()).partition(". Please")[0]
+            raise InputError(
+                f"the engine 'vectorised' cannot train this model ({reason}); choose 'serial' or 'processes'"
+            ) from None
+        except Exception:
+            self.failed = plan.tasks[0]  # what a mapped model does, it does for all of them
+            raise
 
     def _parts(self, tasks: Sequence[TrainTask]) -> Iterator[Plan]:
         """Batches of models. They are planned together and before they train: beside threads that are about to
         compute, Python takes longer."""
-        for plan in plans_of(self.job, self.federation, tasks, self._all[0].least):
+        for plan in plans_of(self.job, self.federation, tasks, self._worker.least):
             clients, work = len(plan.tasks), self._worker.flat.w.numel() * int(plan.steps[0]) * plan.sizes[0]
-            parts = by_sixteens(clients, work) if self.job.local.step == "lanes" else evenly(clients)
+            parts = by_sixteens(clients, work) if self._in_lanes else evenly(clients)
             yield from map(plan.part, parts)
 
     def _train(self, plan: Plan) -> Iterable[Trained]:
         tasks, states = plan.tasks, self._worker.client_states(plan.tasks)
         cohort = self._cohorts.get()
         try:
-            with self._worker.explained():
+            with self._refusals(plan), self._worker.explained():
                 trained = cohort.train(plan, states, self._worker.server, self._worker.buffers)
-        except RuntimeError as error:
-            reason = " ".join(str(error).split()).partition(". Please")[0]
-            raise InputError(
-                f"the engine 'vectorised' cannot train this model ({reason}); choose 'serial' or 'processes'"
-            ) from None
-        except Exception:
-            self.failed = tasks[0]  # what a mapped model does, it does for all of them
-            raise
         finally:
             self._cohorts.put(cohort)
         if self._sends_models and not tasks[0].probe:
@@ -126,7 +180,7 @@ class Vectorised(Engine):
 
     def _summed(self, trained: CohortResult) -> TrainedGroup:
         buffers = trained.buffers if self._worker.flat.has_buffers else {}
-        return TrainedGroup.of(trained.rows, trained.models, buffers, trained.note, trained.summed)
+        return TrainedGroup.of(trained.rows, trained.models, buffers, trained.summed)
 
     def _finished(self, trained: CohortResult) -> Iterator[TrainResult]:
         """The result of each client: what it sends and keeps."""
@@ -134,9 +188,7 @@ class Vectorised(Engine):
         for i, (task, w, state) in enumerate(zip(rows.tasks, models, trained.states)):
             buffers = {name: stacked[i] for name, stacked in trained.buffers.items()}
             steps, loss = rows.steps[i], rows.losses[i]
-            result = self._worker.finished_with(task, w, buffers, state, steps, loss)
-            result.note = result.note or trained.note
-            yield result
+            yield self._worker.finished_with(task, w, buffers, state, steps, loss)
 
     def close(self) -> None:
         self._threads.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from logging import ERROR
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from flwr.common.logger import log
 
+from fedrecall.client.lanes.chain import UnsupportedError
+from fedrecall.client.lanes.decision import lowering_of
 from fedrecall.client.work import EvaluateResult, EvaluateTask, Job, TrainResult, TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
@@ -89,10 +92,21 @@ class Here:
         return OwnStates(folder / run, starts_from)
 
     @contextmanager
-    def worker(self, states: StateFiles) -> Iterator[Worker]:
+    def worker(self, states: StateFiles, *, lanes: bool) -> Iterator[Worker]:
+        """A worker that takes steps in the way that the server has decided on."""
         keep_freed_memory()
         with fixed_torch_state(), torch_threads(self.job.local.threads):
-            yield Worker(self.job, self.federation, states)
+            job = self._with_kernels() if lanes else self.job
+            yield Worker(job, self.federation, states)
+
+    def _with_kernels(self) -> Job:
+        try:
+            lowering = lowering_of(self.job, self.federation, self.job.build_model(self.federation))
+        except UnsupportedError as error:
+            raise RefusedError(
+                f"the server's steps are in lanes, and the node's model has no kernels: {error}"
+            ) from None
+        return replace(self.job, lowering=lowering)
 
 
 def answering(folder: Path, handler: Handler) -> Callable[[Message, Context], Message]:
@@ -134,7 +148,7 @@ def train(here: Here, message: Message) -> RecordDict:
     if "pooled" in task.record:
         shares = task.reals("pooled", here.federation.num_classes)
         here.federation.pooled_shares = torch.tensor(shares, dtype=torch.float64)
-    with here.worker(here.states(task.text("run"), version)) as worker:
+    with here.worker(here.states(task.text("run"), version), lanes=task.flag("lanes")) as worker:
         layouts = Layouts.of(here.job, worker.flat)
         arrays: ArrayRecord = the_record(message.content, ARRAYS, ArrayRecord)
         worker.publish(*with_buffers(unpack(arrays, layouts.down), worker))
@@ -159,7 +173,7 @@ def evaluate(here: Here, message: Message) -> RecordDict:
     samples = len(here.federation.validation_indices(here.node.client))
     version = task.whole("state")
     correct, nll = [], []
-    with here.worker(here.states(task.text("run"), version)) as worker:
+    with here.worker(here.states(task.text("run"), version), lanes=task.flag("lanes")) as worker:
         layout = Layouts.of(here.job, worker.flat).model
         for name in sorted(message.content.array_records):
             record = message.content.array_records[name]

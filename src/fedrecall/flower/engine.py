@@ -143,7 +143,8 @@ class Flower(Engine):
 
     def _task(self, client: int, round: int, **more: int | float | bool | list[float]) -> ConfigRecord:
         common = {"run": self.run_name, "recipe": self.roster.recipe, "fedrecall": __version__}
-        return ConfigRecord({**common, "client": client, "round": round, **more})
+        lanes = self.job.lowering is not None
+        return ConfigRecord({**common, "lanes": lanes, "client": client, "round": round, **more})
 
     def _train_task(self, task: TrainTask) -> ConfigRecord:
         record = self._task(

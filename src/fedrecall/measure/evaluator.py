@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,16 @@ from fedrecall.measure.user_metrics import UserMetric, evaluate, user_metrics
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.rng import stream
+from fedrecall.runs import files
 from fedrecall.runs.client_states import StateTable
+from fedrecall.runs.lines import Lines
 
 PART = 1024  # samples of one evaluation task
 MOST_CLIENTS = 500  # on a line of clients.jsonl
 PREFIX = {"validation": "val", "held_out": "held_out", "test": "test"}
+# The prefixes of the metrics that only evaluated, or only tested, rounds have.
+OF_EVALUATED = ("val_", "held_out_", "global_forgetting", "update_")
+OF_TESTED = ("test_",)
 
 Line = dict[str, Any]
 
@@ -59,13 +64,46 @@ class Evaluator(Watcher):
 
     def due(self, t: int) -> list[str]:
         """The data that the models of this round are evaluated on."""
-        recipe, splits = self.recipe, []
+        splits = []
         if self.recipe.evaluates(t):
             splits += ["validation"] if self.has_validation else []
             splits += ["held_out"] if self.federation.assignment.held_out else []
-        if t > recipe.rounds - recipe.tested_rounds and self.federation.test is not None:
+        if self._tests(t) and self.federation.test is not None:
             splits.append("test")
         return splits
+
+    def _tests(self, t: int) -> bool:
+        return t > self.recipe.rounds - self.recipe.tested_rounds
+
+    def planned(self, lines: Mapping[str, Lines]) -> dict[str, Lines]:
+        """Return the lines of a run's files without what this recipe does not measure in their rounds.
+
+        A shorter run evaluated and tested some rounds only because they were among its last.
+        """
+        planned = dict(lines)
+        if files.METRICS in lines:
+            planned[files.METRICS] = [self._planned(line) for line in lines[files.METRICS]]
+        if files.CLIENTS in lines:
+            planned[files.CLIENTS] = [
+                line for line in lines[files.CLIENTS] if self.recipe.evaluates(line["round"])
+            ]
+        return planned
+
+    def notes_on_untested(self, lines: Lines) -> Iterator[str]:
+        """Yield a warning if rounds that are done are among those to test, but were not tested."""
+        past = [
+            line["round"] for line in lines if "test" in self.due(line["round"]) and "test_accuracy" not in line
+        ]
+        if past:
+            yield (
+                f"of the last {self.recipe.tested_rounds} rounds, those up to {past[-1]} are not tested: "
+                "they were done before the run was made longer"
+            )
+
+    def _planned(self, line: Line) -> Line:
+        t = line["round"]
+        unplanned = (() if self.recipe.evaluates(t) else OF_EVALUATED) + (() if self._tests(t) else OF_TESTED)
+        return {key: value for key, value in line.items() if not key.startswith(unplanned)}
 
     def after(self, round: Round) -> None:
         """The metrics of the global model (or their means over the clients' own models), and those by client."""

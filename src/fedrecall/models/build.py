@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
 from fedrecall.models.embedding import MeanEmbedding
+from fedrecall.models.uniform_draws import UniformDraws
 from fedrecall.rng import default_generator
 from fedrecall.torch_state import fixed_torch_state, torch_threads
 from fedrecall.user_code import has_their_lines
@@ -26,7 +27,7 @@ def build_model(
     device: torch.device = HERE,
 ) -> FlatModel:
     """The model with its initial weights, which are a function of the seed, as flat vectors."""
-    with fixed_torch_state(), default_generator(seed, "init"), torch_threads(threads):
+    with fixed_torch_state(), default_generator(seed, "init"), torch_threads(threads), UniformDraws():
         module = make_model()
         if torch.get_default_dtype() != torch.float32:
             # A module that was imported for it has set another one, which those made after it will not see.
@@ -37,6 +38,9 @@ def build_model(
             raise InputError(f"the model is {short_repr(module)}; a torch.nn.Module was expected")
         materialise(module, partial(dry_batch, federation))
         refuse_broken_convolutions(module)
+        for inner in module.modules():
+            if isinstance(inner, nn.GroupNorm):
+                inner.register_forward_pre_hook(contiguous_without_gradient)
         return FlatModel(module, device)
 
 
@@ -70,6 +74,15 @@ def refuse_broken_convolutions(module: nn.Module) -> None:
                 "channels, whose gradient is broken in PyTorch's CPU library; take every second pixel first, by "
                 f"AvgPool2d(1, {layer.stride[0]}), and convolve with stride 1"
             )
+
+
+def contiguous_without_gradient(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+    """Lay images out channels first where group norm's backward pass has to leave out their gradient: on channels
+    last it kills the process then (torch 2.13)."""
+    if not inputs or inputs[0].requires_grad or not torch.is_grad_enabled():
+        return None
+    # A copy, because strides of one channel pass for both layouts.
+    return inputs[0].clone(memory_format=torch.contiguous_format), *inputs[1:]
 
 
 def check_outputs(flat: FlatModel, federation: Federation) -> None:

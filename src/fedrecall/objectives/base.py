@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedrecall.labels import Labels
 from fedrecall.options import Shares
-from fedrecall.priors import FAR, shares_of, shift, unevenness
+from fedrecall.priors import FAR, portable_log, shares_of, shift, unevenness
 from fedrecall.vector import Tensors
 
 NOTHING: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ class Objective:
 
     def log_prior(self, pooled: Tensor) -> Tensor:
         """The logarithm of these shares, up to a constant, where all clients together have the shares `pooled`."""
-        return pooled.log()
+        return portable_log(pooled)
 
     def shift_to(self, prior: str | Shares, pooled: Tensor) -> Tensor:
         """What makes its model one for another prior, when it is added to the logits."""

@@ -13,7 +13,7 @@ from fedrecall.losses import log_weights, quick_cross_entropy
 from fedrecall.objectives.base import NOTHING, SHARES, TEACHER, Objective
 from fedrecall.objectives.distillation import distilled
 from fedrecall.options import Prior, Rate, checked_prior
-from fedrecall.priors import check_length
+from fedrecall.priors import check_length, portable_log
 from fedrecall.vector import Tensors
 
 
@@ -64,7 +64,7 @@ class WSM(Objective):
     def log_prior(self, pooled: Tensor) -> Tensor:
         """Exact where clients differ in their labels alone (tau 1, lam 0), and for any tau and lam where they do
         not: a client with the shares `pooled` teaches p(x | c) pooled_c / r_c^tau."""
-        return pooled.log() - self._log_weights(pooled, pooled)
+        return portable_log(pooled) - self._log_weights(pooled, pooled)
 
     def check(self, num_classes: int) -> None:
         check_length("objective.prior", self.prior, num_classes)
@@ -74,7 +74,7 @@ class WSM(Objective):
         return TEACHER if self.distill else NOTHING
 
     def _log_weights(self, beta: Tensor, pooled: Tensor | None) -> Tensor:
-        if self.prior == "uniform":
+        if self.prior == "uniform" or not self.tau:
             return log_weights(beta, self.tau, self.smoothing)
         if self.prior == "pooled":
             assert pooled is not None

@@ -119,7 +119,7 @@ class Recipe(Settings):
         if self.participation is None and self.clients_per_round is None:
             object.__setattr__(self, "participation", 0.1)
         self.local.check_rates(self.rounds)
-        if self.evaluation.test_last is None and self.tested_rounds == MOST_TESTED:  # also when more are run
+        if self.evaluation.test_last is None and self.tested_rounds == MOST_TESTED:
             object.__setattr__(self, "evaluation", self.evaluation.model_copy(update={"test_last": MOST_TESTED}))
         for section, listing in NAMED.items():
             object.__setattr__(self, section, with_defaults(section, getattr(self, section), listing))
@@ -179,14 +179,27 @@ class Recipe(Settings):
     def digest(self, rounding: str = "", weights: str | None = None, device: str = "") -> str:
         """The identity of the result: the hash of all that decides it. `rounding` names an engine whose bits are
         its own, `device` one that is not the CPU, `weights` is the digest of initial weights that were given."""
-        tree = identity(self.tree())
-        if rounding:
-            tree["engine"] = rounding
-        if device:
-            tree["device"] = device
-        if weights:
-            tree["weights"] = weights
-        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+        return digest_of(self.tree(), rounding, weights, device)
+
+
+def digest_of(tree: Mapping[str, Any], rounding: str, weights: str | None, device: str) -> str:
+    """The digest of the recipe that has this tree."""
+    found = identity(tree)
+    if rounding:
+        found["engine"] = rounding
+    if device:
+        found["device"] = device
+    if weights:
+        found["weights"] = weights
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
+
+
+def lengthened(tree: Mapping[str, Any], rounds: int) -> Tree:
+    """A recipe's tree with another number of rounds, on which the default of `evaluation.test_last` depends."""
+    longer, tested = {**tree, "rounds": rounds}, tree.get("evaluation", {}).get("test_last")
+    if tested is None and -(-rounds // 10) >= MOST_TESTED:
+        longer["evaluation"] = {**tree.get("evaluation", {}), "test_last": MOST_TESTED}
+    return longer
 
 
 def identity(tree: Mapping[str, Any]) -> Tree:

@@ -92,6 +92,13 @@ def one_or_more(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def not_fast(value: object) -> object:
+    """Earlier versions had a third way to take a step."""
+    if value == "fast":
+        raise ValueError("'fast' was taken out, because it hardly was; 'lanes' is what makes small networks fast")
+    return value
+
+
 class Schedule(Settings):
     """The local rate as a function of the round."""
 
@@ -145,10 +152,10 @@ class Local(Settings):
         description="the labels that a loss knows of a client: of its training samples | and of its validation "
         "samples",
     )
-    step: Literal["exact", "fast", "lanes"] = Field(
+    step: Annotated[Literal["exact", "lanes"], BeforeValidator(not_fast)] = Field(
         default="exact",
-        description="exact: the bits of a plain eager loop | fast: other roundings, by padded channels | lanes: "
-        "other roundings, by kernels of our own, several times as fast for small networks",
+        description="exact: the bits of a plain eager loop | lanes: other roundings, by kernels of our own, "
+        "several times as fast for small networks",
     )
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32",

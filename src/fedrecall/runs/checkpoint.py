@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from safetensors.torch import save as save_tensors
 from fedrecall.atomic_files import delete_file, explain_write_errors, remove_leftovers, replace_file, write_text
 from fedrecall.errors import InputError
 from fedrecall.runs.client_states import StateFiles
-from fedrecall.runs.records import Noted, tree_digest
+from fedrecall.runs.lines import Lines
+from fedrecall.runs.records import Noted, before_and_after, tree_digest
 from fedrecall.safe_parsing import json_value, regular_file
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
@@ -43,7 +44,7 @@ class Checkpoint:
     recipe_sha256: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
     fedrecall: str = __version__
-    best: Tensors = field(default_factory=dict)  # the best model so far, where that is kept
+    best: Tensors = field(default_factory=dict)  # the best model of an earlier round, with `keep: best`
     records: Noted = field(default_factory=dict)  # of the files that are recorded, up to this one
     device: str = "cpu"  # on which its clients were trained
 
@@ -76,7 +77,7 @@ def save(folder: Path, point: Checkpoint) -> None:
             "records": point.records,
             "device": point.device,
         }
-        write_text(note_path, json.dumps({**note, "note_sha256": tree_digest(note)}) + "\n")
+        write_note(note_path, note)
     except BaseException:  # without its note it is room that is lost
         with contextlib.suppress(OSError):
             path.unlink()
@@ -84,6 +85,21 @@ def save(folder: Path, point: Checkpoint) -> None:
     read(note_path)  # before an older one goes: is this one on the disk as it should be?
     for old in notes(folder)[:-KEPT]:
         delete(old)
+
+
+def write_note(path: Path, note: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps({**note, "note_sha256": tree_digest(note)}) + "\n")
+
+
+def expect_rewritten(
+    folder: Path, points: Sequence[Checkpoint], before: Mapping[str, Lines], after: Mapping[str, Lines]
+) -> None:
+    """Make the notes of checkpoints hold before and after the lines of a run are rewritten."""
+    for point in points:
+        records = before_and_after(point.records, before, after, point.round)
+        if records != point.records:
+            path = note_of(folder, point.round)
+            write_note(path, {**read_note(path), "records": records})
 
 
 def delete(note_path: Path) -> None:

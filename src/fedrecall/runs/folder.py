@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -29,7 +28,7 @@ from fedrecall.atomic_files import (
 )
 from fedrecall.errors import InputError, short_repr
 from fedrecall.runs import files
-from fedrecall.runs.lines import as_json, finite, lines_until, refuse_gaps
+from fedrecall.runs.lines import Lines, as_json, as_text, finite, lines_until, refuse_gaps
 from fedrecall.runs.reader import finished_summary, refuse_unwritable_name
 from fedrecall.runs.records import OWN_DIGEST, Records, tree_digest
 from fedrecall.vector import Tensors
@@ -92,15 +91,16 @@ class RunFolder:
         except OSError as error:
             raise write_error(self.path / files.LOCK, error) from None
 
-    def cut_back(self, round: int) -> None:
-        """Drop what was written of later rounds, half lines too, so that no round is there twice.
+    def lines_until(self, round: int) -> dict[str, Lines]:
+        """Return the lines of each file up to a round; raise an `InputError` if one of them is damaged."""
+        found = {name: lines_until(self.path / name, round) for name in files.LINES if (self.path / name).exists()}
+        refuse_gaps(self.path / files.METRICS, found.get(files.METRICS, []), round)
+        return found
 
-        Nothing is dropped before all files are found good up to this round.
-        """
-        kept = {name: lines_until(self.path / name, round) for name in files.LINES if (self.path / name).exists()}
-        refuse_gaps(self.path / files.METRICS, kept.get(files.METRICS, []), round)
-        for name, lines in kept.items():
-            self.write_text(name, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    def cut_back(self, round: int, lines: Mapping[str, Lines]) -> None:
+        """Replace the lines of each file by these, and delete what else was written of rounds after this one."""
+        for name, kept in lines.items():
+            self.write_text(name, as_text(kept))
         for number, path in files.probe_files(self.path).items():
             if number > round:
                 delete_file(path, self.path)

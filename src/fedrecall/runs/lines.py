@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import InputError
 from fedrecall.safe_parsing import json_value, regular_file
+
+Lines = list[dict[str, Any]]
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
@@ -28,6 +30,11 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return value
+
+
+def as_text(lines: Iterable[Mapping[str, Any]]) -> str:
+    """Return the text of a `.jsonl` file with these lines, which were read from one."""
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

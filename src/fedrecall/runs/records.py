@@ -11,12 +11,14 @@ from typing import Any
 
 from fedrecall.errors import InputError
 from fedrecall.runs import files
+from fedrecall.runs.lines import Lines, as_text
 
 NEEDED = (files.METRICS, files.CLIENTS)  # later numbers depend on them
 
 OWN_DIGEST = "sha256"  # the key of a summary's own
 
-Noted = Mapping[str, Mapping[str, Any]]  # by file: its bytes and their SHA-256
+# By file: its bytes and their SHA-256; `or` has those that it will have, of a file that is being rewritten.
+Noted = Mapping[str, Mapping[str, Any]]
 
 
 def tree_digest(tree: Mapping[str, Any]) -> str:
@@ -64,18 +66,44 @@ class Records:
         return {name: digest.note() for name, digest in sorted(self._digests.items())}
 
 
+def before_and_after(noted: Noted, before: Mapping[str, Lines], after: Mapping[str, Lines], round: int) -> Noted:
+    """Return a note of the files after a round that holds before and after their lines are rewritten.
+
+    A process that is killed in between leaves some files as they were and others as they will be.
+    """
+    both = {}
+    for name in [name for name in noted if before.get(name) != after.get(name)]:
+        old, new = (noted_lines(lines[name], round) for lines in (before, after))
+        if old != new:
+            both[name] = {**old, "or": new}
+    return {**noted, **both}
+
+
+def noted_lines(lines: Lines, round: int) -> dict[str, Any]:
+    """Return the note of a file with these lines, up to a round."""
+    digest = Digest()
+    digest.add(as_text(line for line in lines if line["round"] <= round).encode())
+    return digest.note()
+
+
 def changed_since(run: Path, noted: Noted) -> list[str]:
-    """The recorded files that do not begin with what was noted, or are not there."""
+    """Return the recorded files that do not begin with what was noted, or are missing."""
     found = []
     for name, note in noted.items():
         path = run / name
         try:
-            content = path.read_bytes()[: note["bytes"]] if path.is_file() else b""
+            content = path.read_bytes() if path.is_file() else b""
         except OSError:
             content = b""
-        if len(content) != note["bytes"] or hashlib.sha256(content).hexdigest() != note["sha256"]:
+        if not any(begins_with(content, one) for one in (note, note.get("or", note))):
             found.append(name)
     return found
+
+
+def begins_with(content: bytes, note: Mapping[str, Any]) -> bool:
+    """Whether a file begins with what was noted."""
+    begin = content[: note["bytes"]]
+    return bool(len(begin) == note["bytes"] and hashlib.sha256(begin).hexdigest() == note["sha256"])
 
 
 def check_records(run: Path, noted: Noted, round: int, *, force: bool) -> list[str]:

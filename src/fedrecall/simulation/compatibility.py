@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedrecall.client.work import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
+from fedrecall.models.build import least_samples
 from fedrecall.models.representation import Representation
 from fedrecall.priors import check_length
 from fedrecall.recipe.recipe import Recipe
@@ -29,6 +32,8 @@ def refuse_combination(recipe: Recipe, job: Job, federation: Federation, flat: F
         )
     if algorithm.personal and recipe.keep == "best":
         raise InputError(f"keep is 'best', but with algorithm {name!r} there is no one model; 'last' was expected")
+    if least_samples(flat.module) > 1:
+        refuse_single_samples(recipe, federation, pooled=algorithm.pooled)
     if "features" in algorithm.needs:
         Representation(flat.module, algorithm.representation)
     if recipe.batch_norm == "local" and not algorithm.personal:  # else statistics are the client's own anyway
@@ -49,3 +54,12 @@ def refuse_local_statistics(recipe: Recipe, job: Job, federation: Federation) ->
         )
     if federation.assignment.held_out:
         raise InputError("batch_norm is 'local', but held-out clients have no statistics: partition.held_out=0")
+
+
+def refuse_single_samples(recipe: Recipe, federation: Federation, *, pooled: bool) -> None:
+    """Raise an `InputError` if some client's batches have one sample each: batch norm has no statistics of one."""
+    if recipe.local.batch_size < 2:
+        raise InputError("local.batch_size is 1, but batch norm needs two samples in a batch")
+    sizes = federation.train_sizes(np.arange(federation.population))
+    if not pooled and sizes.min() < 2:
+        raise InputError(f"client {sizes.argmin()} has one training sample, but batch norm needs two in a batch")

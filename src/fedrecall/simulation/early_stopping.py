@@ -30,16 +30,18 @@ class Best:
     value: float | None = None
     evaluations_since: int = 0
 
-    def see(self, line: Mapping[str, Any]) -> bool:
-        """Take note of a round's metrics; is it the best so far? Of equals it is the first."""
-        value = line.get(self.stop.metric)
-        if value is None:
-            return False
-        if not math.isfinite(value) or not (self.value is None or self._better(value, self.value)):
+    def see(self, line: Mapping[str, Any]) -> None:
+        """Take note of a round's metrics, if it was evaluated. The first of equal values is the best.
+
+        A value that is not finite (null in a file) is an evaluation without a better value.
+        """
+        if self.stop.metric not in line:
+            return
+        value = line[self.stop.metric]
+        if value is not None and math.isfinite(value) and (self.value is None or self._better(value, self.value)):
+            self.round, self.value, self.evaluations_since = line["round"], value, 0
+        else:
             self.evaluations_since += 1
-            return False
-        self.round, self.value, self.evaluations_since = line["round"], value, 0
-        return True
 
     def _better(self, value: float, than: float) -> bool:
         own = DECIDING.get(self.stop.metric)  # None: a metric of the user's

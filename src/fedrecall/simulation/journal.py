@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,19 @@ class Journal:
         self.dropped_updates = 0
         self.missing_clients = 0
 
-    def recall(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Take up what was said before a run was resumed."""
+    def recall(self, events: Sequence[Mapping[str, Any]], of_recipe: Iterable[str]) -> None:
+        """Restore the warnings and counts of a run that is resumed.
+
+        Warnings from before round 1 are about the recipe and may depend on its number of rounds: `of_recipe`
+        replaces them.
+        """
+        known = {event.get("message") for event in events}
+        self.warnings = list(of_recipe)
+        for warning in self.warnings:
+            if warning not in known:
+                self.folder.event("warning", 0, warning)
         for event in events:
-            if event.get("event") == "warning":
+            if event.get("event") == "warning" and event["round"] > 0:
                 self.warnings.append(str(event.get("message")))
             self.dropped_updates += event.get("event") == "dropped"
             self.missing_clients += event.get("event") == "missing"

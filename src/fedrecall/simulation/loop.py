@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedrecall.client.lanes.decision import advice_on_steps
 from fedrecall.data.card import card
 from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, TooFewClientsError, WriteError
 from fedrecall.measure.metrics import pooled_metrics
@@ -18,7 +19,7 @@ from fedrecall.runs.environment import environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import read_lines
 from fedrecall.runs.mark import leave_mark
-from fedrecall.runs.reader import has_partition
+from fedrecall.runs.reader import RunRecord, has_partition
 from fedrecall.runs.records import changed_since
 from fedrecall.safe_parsing import yaml_value
 from fedrecall.simulation.early_stopping import Best
@@ -66,7 +67,7 @@ class Loop:
         self.done = experiment.first_state(start)  # the state after the last round that is done
         self.saved = self.done.round
         self.best = Best(self.recipe.stop)
-        self.best_model = start.best if start else {}  # where that is kept
+        self.best_model = start.best if start else {}  # of an earlier round, with `keep: best`
         self.kept: dict[str, Any] = {}
         self.unwritten: WriteError | None = None
 
@@ -131,9 +132,10 @@ class Loop:
         for t in range(self.done.round + 1, self.recipe.rounds + 1):
             if self.best.patience_is_over:
                 return
+            if self.recipe.keep == "best" and 0 < self.best.round == self.done.round:
+                self.best_model = self._model()  # the state after the next round has it no longer
             self.done, round = self.experiment.round(self.done, self.states, self.journal, self.callbacks)
-            if self.best.see(round.line) and self.recipe.keep == "best":
-                self.best_model = self._model()
+            self.best.see(round.line)
             if t == self.recipe.rounds or self.recipe.checkpoint.due(t, time.perf_counter() - saved_at):
                 self._save()
                 saved_at = time.perf_counter()
@@ -172,9 +174,12 @@ class Loop:
             self.recipe, experiment.job, federation, experiment.flat.module, experiment.weights
         )
         folder.write_json(files.ORIGIN, origin)
-        one_class = partition.get("one_class_clients", {"count": 0})["count"]
-        for warning in self.experiment.warnings(one_class):
+        for warning in self._warnings(partition):
             self.journal.warn(0, warning)
+
+    def _warnings(self, partition: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what the user should know of the recipe, given the partition's card."""
+        return self.experiment.warnings(partition.get("one_class_clients", {}).get("count", 0))
 
     def _write_environment(self) -> None:
         """Of this machine, and of others that clients train on."""
@@ -199,23 +204,25 @@ class Loop:
 
     def _recall(self) -> None:
         """Put the folder back to the state of the checkpoint, and recall what was measured until then."""
-        round, folder = self.done.round, self.folder
-        folder.cut_back(round)  # which refuses damaged files, before anything is deleted
+        round, folder, evaluator = self.done.round, self.folder, self.experiment.evaluator
+        lines = folder.lines_until(round)  # refuses damaged files, before anything is deleted
+        planned = evaluator.planned(lines)
         folder.delete(files.SUMMARY)
-        self._write_recipe()
+        self._write_recipe()  # before lines lose what only a shorter run has
         kept = checkpoint.drop_after(folder.path / files.CHECKPOINTS, round)
+        checkpoint.expect_rewritten(folder.path / files.CHECKPOINTS, kept, lines, planned)
+        folder.cut_back(round, planned)
         self.states.restore([point.versions for point in kept])
         changed = changed_since(folder.path, kept[-1].records)
         if {files.CARD, files.PARTITION} & set(changed) or not has_partition(folder.path):
             self._describe_partition()
         folder.event("resume", round, f"resumed after round {round}")
-        self.journal.recall(read_lines(folder.path / files.EVENTS))
-        # A run that becomes longer does not count what it measured only because a round was among its last.
-        by_client = read_lines(folder.path / files.CLIENTS)
-        self.experiment.evaluator.recall([line for line in by_client if self.recipe.evaluates(line["round"])])
-        for line in read_lines(folder.path / files.METRICS):
-            if self.recipe.evaluates(line["round"]):
-                self.best.see(line)
+        metrics = planned.get(files.METRICS, [])
+        warnings = [*self._warnings(RunRecord(folder.path).card), *evaluator.notes_on_untested(metrics)]
+        self.journal.recall(read_lines(folder.path / files.EVENTS), warnings)
+        evaluator.recall(planned.get(files.CLIENTS, []))
+        for line in metrics:
+            self.best.see(line)
 
     def _save(self) -> None:
         self.folder.flush()
@@ -239,6 +246,15 @@ class Loop:
         """The global model after the last round that is done, and its buffers."""
         return {"w": self.experiment.algorithm.evaluated(self.done.server).clone(), **self.done.buffers}
 
+    @property
+    def _kept_round(self) -> int:
+        """The round whose model is kept: with `keep: best` the best one, if there is one whose model is known."""
+        known = self.best_model or self.best.round == self.done.round
+        return self.best.round if self.recipe.keep == "best" and known else self.done.round
+
+    def _kept_model(self) -> Tensors:
+        return self._model() if self._kept_round == self.done.round else self.best_model
+
     def _about_kept(self) -> dict[str, Any]:
         """Entries of the summary about the model that is kept, if that is not simply the one of the last round."""
         experiment, recipe, t = self.experiment, self.recipe, self.done.round
@@ -246,10 +262,10 @@ class Loop:
         if not stopped and not keeps_best:
             return {}
         found: dict[str, Any] = {"stopped_early": stopped, "best_round": self.best.round}
-        found |= {"best_value": self.best.value, "kept_round": self.best.round if keeps_best else t}
+        found |= {"best_value": self.best.value, "kept_round": self._kept_round}
         federation = experiment.federation
         if recipe.tested_rounds and federation.test is not None and not experiment.algorithm.personal:
-            model = self.best_model or self._model()
+            model = self._kept_model()
             self.engine.publish(t, {"w": model["w"]}, model)
             predictions = experiment.evaluator.predictions(t, self.engine, self.states, "test")
             tested = pooled_metrics(predictions, federation.pool("test")[0].y, federation.num_classes)
@@ -259,9 +275,10 @@ class Loop:
 
     def _summary(self, ending: str, seconds: float) -> dict[str, Any]:
         """How the run ended, and its model if it is done."""
-        flat, dropped, missing = self.experiment.flat, self.journal.dropped_updates, self.journal.missing_clients
+        experiment, flat = self.experiment, self.experiment.flat
+        dropped, missing = self.journal.dropped_updates, self.journal.missing_clients
         if ending == "finished" and not self.experiment.algorithm.personal:  # else there is no one model
-            model = self.best_model or self._model()
+            model = self._kept_model()
             flat.load(model["w"], model)
             self.folder.save_model(flat.state_dict())
         warnings = list(self.journal.warnings)
@@ -286,5 +303,7 @@ class Loop:
             "missing_clients": missing,
             "warnings": warnings,
         }
+        if ending == "finished" and (advice := advice_on_steps(experiment.job, experiment.federation, flat)):
+            summary["advice"] = advice
         self.folder.write_summary(summary)
         return summary

@@ -10,7 +10,7 @@ from fedrecall.device import Device
 from fedrecall.engines import ENGINES
 from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.watcher import Watcher
-from fedrecall.recipe.recipe import Recipe, identity
+from fedrecall.recipe.recipe import Recipe, digest_of, identity, lengthened
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles
@@ -92,10 +92,9 @@ def other_device_than(point: Checkpoint, device: Device, *, allowed: bool) -> li
 
 def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
     """An engine that rounds in its own way; all others are alike."""
-    before = Recipe(**{**experiment.recipe.tree(), "rounds": point.recipe["rounds"]})
     own = [kind.name for kind in ENGINES.values() if kind.own_rounding]
     device = "" if point.device == "cpu" else point.device
-    digests = {name: before.digest(name, experiment.weights, device) for name in own}
+    digests = {name: digest_of(point.recipe, name, experiment.weights, device) for name in own}
     began = next((name for name, digest in digests.items() if point.recipe_sha256 == digest), "")
     goes_on = experiment.engine.rounding
     if began != goes_on:
@@ -139,7 +138,7 @@ def refuse_other(point: Checkpoint, recipe: Recipe, advice: str = "--force goes 
             f"the run was made by fedrecall {point.fedrecall} and this is {__version__}: its rounds may differ; "
             f"{advice}"
         )
-    changed = list(differences(identity(point.recipe), identity(recipe.tree())))
+    changed = list(differences(identity(lengthened(point.recipe, recipe.rounds)), identity(recipe.tree())))
     if changed:
         raise InputError(f"the recipe is not the run's: {'; '.join(changed)}; {advice}")
 
@@ -196,7 +195,7 @@ def go_on(
 
 def begin_again(folder: RunFolder) -> None:
     """Leave nothing of its rounds, nor what a killed process had half written."""
-    folder.cut_back(0)
+    folder.cut_back(0, folder.lines_until(0))
     folder.delete(files.SUMMARY)
     checkpoint.drop_after(folder.path / files.CHECKPOINTS, 0)
     StateFiles(folder.path / files.STATES).delete_others([])

@@ -13,6 +13,8 @@ import torch
 
 from fedrecall.algorithms.base import Population
 from fedrecall.client.batches import steps_per_epoch
+from fedrecall.client.forward_calls import ForwardPass
+from fedrecall.client.lanes.decision import decide_steps
 from fedrecall.client.sums import Sums, SumTree
 from fedrecall.client.work import EvaluateResult, Job, Missing, Trained, TrainTask
 from fedrecall.data.federation import EVERYONE, Federation
@@ -28,6 +30,7 @@ from fedrecall.measure.user_metrics import UserMetric
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.models.build import (
     check_outputs,
+    dry_batch,
     has_statistics,
     least_samples,
     refuse_unknown_ids,
@@ -77,8 +80,7 @@ class Experiment:
         given_weights: bool = False,
         engine: Engine | None = None,  # default: the one that the recipe names
     ) -> None:
-        self.recipe, self.job, self.federation = recipe, job, federation
-        self.algorithm = job.algorithm
+        self.recipe, self.federation, self.algorithm = recipe, federation, job.algorithm
         self.flat = job.build_model(federation)
         self.payload = self.flat.payload
         check_outputs(self.flat, federation)
@@ -90,10 +92,14 @@ class Experiment:
         step = cost.flops_per_sample * min(recipe.local.batch_size, samples)
         devices = devices_for(recipe.execution, step, self.flat.w.dtype)
         work = cost.of_client(samples)
+        self.steps = decide_steps(job, federation, self.flat, on_cpu=devices[0] == "cpu")
+        self.job = job = self.steps.job
         self.engine = engine or choose(
             recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices,
-            fills_lanes=clients_fill_lanes(job, self.flat, federation),
+            fills_lanes=clients_fill_lanes(job),
         )  # fmt: skip
+        recorded = self.engine.records_steps or job.lowering is not None
+        self.forward = ForwardPass(self.flat, dry_batch(federation, self.flat.w.dtype)) if recorded else None
         accelerators.refuse_precision(self.device, recipe.local.precision)
         if not self.device.is_cpu:
             refuse_unknown_ids(self.flat.module, federation)
@@ -151,6 +157,8 @@ class Experiment:
     def publish(self, state: RoundState, states: StateTable, watchers: Sequence[Watcher]) -> Round:
         """The next round, up to where its clients begin: the tasks are made and the model is published."""
         t = state.round + 1
+        if self.forward:
+            self.forward.check(t)
         lr = self.recipe.local.rate(t, self.recipe.rounds)
         sent = self.algorithm.broadcast(state.server)
         tasks = self.tasks(t, lr, states)
@@ -172,7 +180,6 @@ class Experiment:
                 journal.miss(round.number, result.task.client, result.reason)
                 round.missing.append(result.task.client)
                 continue
-            journal.warn(round.number, result.note)
             good, dropped = result.finite_part(self.algorithm)
             journal.drop(round.number, dropped, stop=self.recipe.bad_updates == "stop")
             round.dropped += dropped
@@ -310,6 +317,8 @@ class Experiment:
         for key in ("ray_address", "resources"):
             if getattr(self.recipe.execution, key) is not None and not self.engine.elsewhere:
                 yield f"execution.{key} has no effect: the engine is {self.engine.name!r}, on this machine"
+        if self.steps.note:
+            yield self.steps.note
         yield from self._device_warnings()
         if self.recipe.batch_norm == "local" and has_statistics(self.flat.module) and not self.algorithm.personal:
             yield "batch_norm is local: model.safetensors has the initial statistics, each client keeps its own"

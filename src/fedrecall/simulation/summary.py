@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""Summary statistics of a run."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ from typing import Any
 import numpy as np
 
 from fedrecall.recipe.recipe import Recipe
-
-Lines = list[dict[str, Any]]
+from fedrecall.runs.lines import Lines
 
 
 def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
-    """From the lines of metrics. The final accuracy is the mean test accuracy of the last rounds."""
-
-    # A run that was made longer evaluated and tested other rounds before.
-    lines = [without_evaluation(line, recipe) for line in lines]
-    last = [line for line in lines if line["round"] > recipe.rounds - recipe.tested_rounds]
-    tested, validated = measured("test_accuracy", last), measured("val_accuracy", lines)
+    """Summarise the lines of metrics. The final accuracy is the mean test accuracy of the tested rounds."""
+    tested, validated = measured("test_accuracy", lines), measured("val_accuracy", lines)
     return {
         "status": "finished",
         "rounds": recipe.rounds,
         "final_accuracy": mean(tested),
         "final_accuracy_sd": float(np.std(tested)) if tested else None,
         "final_accuracy_rounds": len(tested),
-        "final_accuracy_macro": mean(measured("test_accuracy_macro", last)),
+        "final_accuracy_macro": mean(measured("test_accuracy_macro", lines)),
         "last_val_accuracy": validated[-1] if validated else None,
         "forgetting": mean(measured("forgetting", lines)),
         "learned": mean(measured("learned", lines)),
@@ -40,13 +35,6 @@ def measured(key: str, lines: Lines) -> list[float]:
 
 def mean(values: list[float]) -> float | None:
     return float(np.mean(values)) if values else None
-
-
-def without_evaluation(line: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """A line without what was measured on validation data, if its round is not an evaluated one."""
-    if recipe.evaluates(line["round"]):
-        return line
-    return {key: value for key, value in line.items() if not key.startswith("val_")}
 
 
 def to_target(lines: Lines, target: float) -> dict[str, Any]:

@@ -37,22 +37,19 @@ def symbols(data: bytes) -> dict[str, bool]:
 
 @pytest.mark.parametrize(
     ("name", "clients"),
-    [
-        ("convolutions with padding", True),
-        pytest.param("lenet", False, marks=pytest.mark.slow),
-        pytest.param("lenet", True, marks=pytest.mark.slow),
-    ],
+    [("convolutions with padding", True), ("lenet", False), ("lenet", True)],
 )
 def test_programs_compile_to_vectors_of_neon(target, name, clients) -> None:
-    given = chain_of(FlatModel(net(name)), batch(name, 2)[0]), 4, NEON
-    program = ClientsProgram(*given, momentum=0.9, decay=0.01) if clients else SamplesProgram(*given)
+    chain = chain_of(FlatModel(net(name)), batch(name, 2)[0])
+    make = ClientsProgram if clients else SamplesProgram
+    program = make(chain, 4, NEON, momentum=0.9, decay=0.01, pixels=False)
     machine = target_machine(target, Cpu("neoverse-n1", "", NEON))
     module = parsed(program.text, machine)
     code = machine.emit_object(module)
     assert code[:4] == b"\x7fELF"
     assert struct.unpack_from("<H", code, 18) == (AARCH64,)
-    found = symbols(code)
-    assert all(found[kernel] for kernel in (["run"] if clients else ["forward", "backward"]))
+    found, kernels = symbols(code), ["forward", "backward", "step", "decay", "descend"]
+    assert all(found[kernel] for kernel in (["run"] if clients else kernels))
     assert {name for name, defined in found.items() if name and not defined} <= {"memset"}
     assembly = machine.emit_assembly(module)
     assert len(re.findall(r"\tfmla\tv\d+\.4s", assembly)) > 100

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lane_nets import batch, net
+from lane_nets import batch, lowering_of, net
 from torch import Tensor
 
 from fedrecall import Local
@@ -33,13 +33,14 @@ class Group:
         self.rows = (own + torch.arange(LANES) * SAMPLES).permute(2, 0, 1)
         self.steps = torch.arange(LANES) % (STEPS + 1)
         self.flat = FlatModel(net(name))
+        self.lowering = lowering_of(self.flat, self.x)
         self.offset = torch.randn(LANES, 10 if "means" in name else 5, generator=random)
         self.offset[:, 0] = -torch.inf  # a class that no client has
         self.y.clamp_(min=1)
 
     def train(self, order: Tensor | None = None, cpu: Cpu | None = None, start: Tensor | None = None) -> tuple:
         order = torch.arange(LANES) if order is None else order
-        kernels = LanesClients(self.flat, self.local, self.x[:2], cpu)
+        kernels = LanesClients(self.lowering, self.local, cpu)
         w = kernels.weights(1, None if start is None else start[order])
         begin, losses = self.flat.w if start is None else None, torch.zeros(1, LANES)
         batches = self.batches(self.rows[order], self.steps[order])
@@ -83,7 +84,7 @@ def test_bytes_are_read_as_the_images_that_they_are() -> None:
     group.x = (stored.double() * torch.tensor(scale) + torch.tensor(shift)).float().permute(0, 3, 1, 2)
     floats, losses = group.train()
     read = replace(group.batches(group.rows, group.steps), x=stored.flatten(1))
-    kernels = LanesClients(group.flat, group.local, group.x[:2], pixels=Pixels(scale, shift))
+    kernels = LanesClients(replace(group.lowering, pixels=Pixels(scale, shift)), group.local)
     w, found = kernels.weights(1), torch.zeros(1, LANES)
     kernels.run(w, read, kernels.offsets(group.offset), found, LR, start=group.flat.w)
     moved = (floats - group.flat.w).norm()
@@ -96,7 +97,7 @@ def test_groups_that_follow_each_other_have_the_bits_of_each_alone() -> None:
     group = Group("strides and groups")
     steps = torch.stack([group.steps, group.steps.clamp(max=2), torch.zeros_like(group.steps)])
     rows = torch.stack([group.rows, group.rows.flip(1), group.rows])
-    kernels = LanesClients(group.flat, group.local, group.x[:2])
+    kernels = LanesClients(group.lowering, group.local)
     offsets = kernels.offsets(group.offset.repeat(3, 1), 3)
     w, losses = kernels.weights(3), torch.zeros(3, LANES)
     kernels.run(w, group.batches(rows.flatten(0, 1), steps), offsets, losses, LR, start=group.flat.w)
@@ -113,7 +114,7 @@ def test_groups_that_follow_each_other_have_the_bits_of_each_alone() -> None:
 def test_models_are_added_up_with_the_shares_that_they_have(cpu) -> None:
     """Steps may be taken by several calls, of which the first one begins and the last one adds up."""
     group = Group("strides and groups")
-    kernels = LanesClients(group.flat, group.local, group.x[:2], cpu)
+    kernels = LanesClients(group.lowering, group.local, cpu)
     steps, shares = torch.full((2, LANES), 2), torch.rand(2, LANES, generator=torch.Generator().manual_seed(5))
     shares[1, 9:], total = 0, torch.zeros(len(group.flat.w))
     offsets, w = kernels.offsets(group.offset.repeat(2, 1), 2), kernels.weights(2)

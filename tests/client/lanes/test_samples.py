@@ -6,34 +6,39 @@ import copy
 import platform
 import threading
 
+import numpy as np
 import pytest
 import torch
-from lane_nets import NETS, batch, net
+from lane_nets import NETS, batch, lowering_of, net
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedrecall import WSM, CrossEntropy, FedAvg, FedNTD, InputError, Local, Moon
-from fedrecall.client.lanes import jit
-from fedrecall.client.lanes.jit import HASWELL, host
+from fedrecall import WSM, CrossEntropy, FedAvg, FedNTD, Images, Local, Objective
+from fedrecall.client.lanes.jit import HASWELL, Cpu, host
 from fedrecall.client.lanes.samples import LanesStep
-from fedrecall.client.step import Compared, Step
+from fedrecall.client.sgd import SGD
+from fedrecall.client.step import NOTHING, Compared, ExactStep
 from fedrecall.labels import Labels
 from fedrecall.vector import FlatModel
 
 SMALL = "convolutions with padding"
 LABELS = Labels(torch.arange(5), torch.arange(5) / 10)
+BATCHES = {"batch_size": 40, "step": "lanes"}
 
 
-def step_of(module: nn.Module, objective=None, algorithm=None, **local) -> Step:
-    flat = FlatModel(copy.deepcopy(module))
-    local = {"batch_size": 40, "step": "lanes"} | local
-    return Step(flat, objective or CrossEntropy(), algorithm or FedAvg(), Local(**local))
+def step_of(
+    module: nn.Module, x: Tensor, objective: Objective | None = None, cpu: Cpu | None = None, **local: object
+) -> LanesStep:
+    flat, objective = FlatModel(copy.deepcopy(module)), objective or CrossEntropy()
+    step = LanesStep(lowering_of(flat, x, objective), flat, objective, Local(**{**BATCHES, **local}), cpu)
+    step.begin_client({})
+    return step
 
 
 def gradient(step: LanesStep, x: Tensor, target: Tensor) -> Tensor:
     for parameter in step._flat.module.parameters():
         parameter.grad.fill_(7)  # all of it is written anew
-    step(x, target, {}, Compared())
+    step(x, target, NOTHING)
     return step._flat.g.clone()
 
 
@@ -42,35 +47,86 @@ def gradient(step: LanesStep, x: Tensor, target: Tensor) -> Tensor:
 def test_every_kernel_gives_the_gradient_of_float64(name, samples) -> None:
     module = net(name)
     x, target = batch(name, samples)
-    step = step_of(module)
-    ours = gradient(LanesStep(step, x), x, target)
+    step = step_of(module, x)
+    ours = gradient(step, x, target)
     exact = copy.deepcopy(module).double()
     loss = F.cross_entropy(exact(x.double()), target)
-    for slot, wanted in zip(step.flat.parameter_slots, torch.autograd.grad(loss, list(exact.parameters()))):
+    for slot, wanted in zip(step._flat.parameter_slots, torch.autograd.grad(loss, list(exact.parameters()))):
         assert (slot.view(ours) - wanted).norm() <= 1e-5 * wanted.norm(), slot.name
+
+
+@pytest.mark.parametrize("samples", [40, 17, 1])
+@pytest.mark.parametrize("objective", [CrossEntropy(), WSM(), WSM(tau=0.5), WSM(smoothing=0.1)], ids=str)
+def test_the_loss_is_that_of_float64(objective, samples) -> None:
+    module, (x, target) = net(SMALL), batch(SMALL, samples)
+    target = target.clamp(min=1)  # the client has no sample of class 0
+    step = step_of(module, x, objective)
+    step.begin_client(objective.prepare(LABELS))
+    z, prepared = copy.deepcopy(module).double()(x.double()), objective.prepare(LABELS)
+    offset = prepared["log_weight"].double() if isinstance(objective, WSM) else torch.zeros(5)
+    wanted = ((z + offset).logsumexp(1) - z.gather(1, target[:, None])[:, 0]).mean()
+    assert step(x, target, NOTHING).item() == pytest.approx(wanted.item(), rel=1e-6)
+
+
+def test_the_gradient_of_a_class_that_the_client_lacks_is_zero() -> None:
+    x, target = batch("linear", 20)
+    step = step_of(net("linear"), x, WSM())
+    step.begin_client(WSM().prepare(LABELS))
+    gradient(step, x, target.clamp(min=1))
+    weight, bias = (slot.view(step._flat.g) for slot in step._flat.parameter_slots)
+    assert weight[0].count_nonzero() == bias[0].count_nonzero() == 0
+    assert weight[1].all()
+
+
+def test_what_a_client_has_prepared_is_gone_with_the_next_client() -> None:
+    x, target = batch("linear", 20)
+    step = step_of(net("linear"), x, WSM())
+    first = gradient(step, x, target)
+    step.begin_client(WSM().prepare(LABELS))
+    assert not torch.equal(gradient(step, x, target), first)
+    step.begin_client({})
+    assert torch.equal(gradient(step, x, target), first)
+
+
+def test_bytes_are_normalised_as_the_images_that_they_are() -> None:
+    module, (x, target) = net(SMALL), batch(SMALL, 40)
+    images = Images((0.5, 0.4, 0.3), (0.2, 0.25, 0.3))
+    stored = torch.randint(0, 256, (40, *x.shape[2:], 3), dtype=torch.uint8)
+    floats, flat = images(stored), FlatModel(copy.deepcopy(module))
+    lowering = lowering_of(flat, floats, transform=images)
+    step = LanesStep(lowering, flat, CrossEntropy(), Local(**BATCHES))
+    assert step.reads_bytes
+    wanted = gradient(step_of(module, floats), floats, target)
+    assert (gradient(step, stored, target) - wanted).norm() <= 1e-6 * wanted.norm()
+
+
+@pytest.mark.parametrize("samples", [1, 40, 100])
+def test_predictions_are_the_logits_of_float64_for_any_number_of_samples(samples) -> None:
+    x, _ = batch(SMALL, samples)
+    wanted = net(SMALL).double()(x.double())
+    assert (step_of(net(SMALL), x).predict(x) - wanted).norm() <= 1e-6 * wanted.norm()
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="code for x86")
 @pytest.mark.parametrize("name", NETS)
 def test_code_for_avx2_has_the_bits_of_this_processors(name) -> None:
     x, target = batch(name, 40)
-    mine, narrow = (gradient(LanesStep(step_of(net(name)), x, cpu), x, target) for cpu in (host(), HASWELL))
-    assert torch.equal(mine, narrow)
+    mine, narrow = (step_of(net(name), x, cpu=cpu) for cpu in (host(), HASWELL))
+    assert torch.equal(gradient(mine, x, target), gradient(narrow, x, target))
+    assert torch.equal(mine(x, target, NOTHING), narrow(x, target, NOTHING))
 
 
 def test_the_lane_of_a_sample_changes_nothing_but_the_order_of_sums() -> None:
-    x, target = batch(SMALL, 16)
-    step = LanesStep(step_of(net(SMALL), batch_size=16), x)
-    step(x, target, {}, Compared())
-    logits = step._logits[:, :16].clone()
-    for turned in (x.flip(0), x.roll(5, 0)):
-        step(turned, target, {}, Compared())
-        assert {tuple(z) for z in step._logits[:, :16].t().tolist()} == {tuple(z) for z in logits.t().tolist()}
+    x, _ = batch(SMALL, 16)
+    step = step_of(net(SMALL), x, batch_size=16)
+    logits = step.logits(x)
+    for order in (torch.arange(15, -1, -1), torch.arange(16).roll(5)):
+        assert torch.equal(step.logits(x[order]), logits[order])
 
 
 def test_threads_at_the_same_time_have_the_bits_of_one_alone() -> None:
     x, target = batch(SMALL, 40)
-    steps = [LanesStep(step_of(net(SMALL)), x) for _ in range(2)]
+    steps = [step_of(net(SMALL), x) for _ in range(2)]
     alone = gradient(steps[0], x, target)
     found: dict[int, list[Tensor]] = {}
 
@@ -87,7 +143,7 @@ def test_threads_at_the_same_time_have_the_bits_of_one_alone() -> None:
 
 def test_a_smaller_batch_after_a_diverged_one_is_clean() -> None:
     x, target = batch(SMALL, 40)
-    step = LanesStep(step_of(net(SMALL)), x)
+    step = step_of(net(SMALL), x)
     clean = gradient(step, x[:9], target[:9])
     w = step._flat.w.clone()
     step._flat.w.fill_(float("nan"))
@@ -100,123 +156,90 @@ def test_a_smaller_batch_after_a_diverged_one_is_clean() -> None:
 @pytest.mark.parametrize("name", [SMALL, "overlapping windows and means"])
 def test_what_is_not_finite_spreads_as_in_torch(name, value) -> None:
     x, target = batch(name, 20)
-    step = step_of(net(name))
-    for slot in step.flat.parameter_slots:
-        kept = step.flat.w.clone()
-        step.flat.w[slot.offset] = value
-        ours = gradient(LanesStep(step, x), x, target)
-        step.flat.g.zero_()
-        F.cross_entropy(step.flat.module(x), target).backward()
-        for other in step.flat.parameter_slots:
-            assert other.view(ours).isfinite().all() == other.view(step.flat.g).isfinite().all(), (slot, other)
-        step.flat.w.copy_(kept)
+    step = step_of(net(name), x)
+    flat = step._flat
+    for slot in flat.parameter_slots:
+        kept = flat.w.clone()
+        flat.w[slot.offset] = value
+        ours = gradient(step, x, target)
+        flat.g.zero_()
+        F.cross_entropy(flat.module(x), target).backward()
+        for other in flat.parameter_slots:
+            assert other.view(ours).isfinite().all() == other.view(flat.g).isfinite().all(), (slot, other)
+        flat.w.copy_(kept)
 
 
-def walk(step: Step, name: str, steps: int = 6, nudge: float = 0.0) -> Tensor:
-    """Some steps of SGD; the last batch is smaller."""
-    step.flat.w.mul_(1 + nudge)
-    compared = Compared()
-    for s in range(steps):
-        x, target = batch(name, 40 if s < steps - 1 else 23, seed=s)
-        if step.objective.needs:
-            compared = Compared(teacher=x.flatten(1)[:, :5])
-        step(x, target.clamp(min=1), step.objective.prepare(LABELS), compared)
-        step.flat.w.add_(step.flat.g, alpha=-0.1)
-    return step.flat.w
+def walk(step: LanesStep | ExactStep, flat: FlatModel, objective: Objective, nudge: float = 0.0) -> Tensor:
+    """The weights after some steps of SGD, of which the last has a smaller batch."""
+    flat.w.mul_(1 + nudge)
+    step.begin_client(objective.prepare(LABELS))
+    for s in range(6):
+        x, target = batch(SMALL, 40 if s < 5 else 23, seed=s)
+        compared = Compared(teacher=x.flatten(1)[:, :5]) if objective.needs else NOTHING
+        step(x, target.clamp(min=1), compared)
+        flat.w.add_(flat.g, alpha=-0.1)
+    return flat.w
 
 
-@pytest.mark.parametrize("objective", [CrossEntropy(), WSM(smoothing=0.1), WSM(distill=0.5), FedNTD()])
+@pytest.mark.parametrize("objective", [CrossEntropy(), WSM(smoothing=0.1), WSM(distill=0.5), FedNTD()], ids=str)
 def test_steps_in_lanes_are_as_near_to_exact_ones_as_these_are_from_nudged_weights(objective) -> None:
-    """In a max-pooling, rounding may decide which of two values is the largest: near to the bit it cannot be."""
-    module = net(SMALL)
-    start = FlatModel(copy.deepcopy(module)).w
-    step = step_of(module, objective)
-    lanes = walk(step, SMALL)
-    assert (step.way, step.note) == ("lanes", None)
-    exact, nudged = (walk(step_of(module, objective, step="exact"), SMALL, nudge=n) for n in (0.0, 1e-7))
+    """Rounding may decide which of two values is the largest of a window, so a fixed bound would be arbitrary."""
+    module, (x, _) = net(SMALL), batch(SMALL, 2)
+    start, step, ends = FlatModel(copy.deepcopy(module)).w, step_of(module, x, objective), []
+    for nudge in (0.0, 1e-7):
+        flat = FlatModel(copy.deepcopy(module))
+        ends.append(walk(ExactStep(flat, objective, FedAvg(), Local(batch_size=40)), flat, objective, nudge))
+    (exact, nudged), lanes = ends, walk(step, step._flat, objective)
     assert (lanes - exact).norm() <= max(4 * (nudged - exact).norm(), 1e-5 * (exact - start).norm())
 
 
-def test_the_recorded_loss_has_the_bits_of_the_eager_one(monkeypatch) -> None:
-    found = []
-    for after in (10**9, 1):
-        monkeypatch.setattr("fedrecall.client.step.TRACE_AFTER", after)
-        step = step_of(net("linear"), WSM(smoothing=0.1))
-        found.append(walk(step, "linear").clone())
-    assert torch.equal(*found)
-    (graph,) = step._graphs.values()
-    assert len(graph._losses) == 1
+def fused(a: object, b: object, c: object) -> np.ndarray:
+    """a b + c, rounded once."""
+    return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
 
 
-FALL_BACKS = {
-    "native_group_norm": lambda: nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(7200, 5)
-    ),
-    "batch norm": lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)),
-    "tanh": lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), nn.Tanh(), nn.Linear(8, 5)),
-    "ReLU behind": lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 5), nn.ReLU()),
-    "padding": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(900, 5)),
-    "dilated": lambda: nn.Sequential(nn.Conv2d(3, 4, 3, dilation=2), nn.Flatten(), nn.Linear(3136, 5)),
-}  # fmt: skip
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+def test_sgd_by_kernels_is_that_of_numpy(momentum, weight_decay) -> None:
+    x, _ = batch(SMALL, 2)
+    step = step_of(net(SMALL), x, momentum=momentum, weight_decay=weight_decay)
+    ours, (w, g) = step.optimiser(0.3), (step._flat.w, step._flat.g)
+    rate, decay, mu = np.float32(0.3), np.float32(weight_decay), np.float32(momentum)
+    wanted, velocity = w.numpy().copy(), np.zeros(len(w), np.float32)
+    for s in range(4):
+        g.normal_(generator=torch.Generator().manual_seed(s))
+        slope = fused(decay, wanted, g.numpy())
+        velocity = fused(mu, velocity, slope)
+        wanted = fused(-rate, velocity, wanted)
+        ours.decay(w, g)
+        ours.step(w, g)
+        np.testing.assert_allclose(w.numpy(), wanted, rtol=1e-7, atol=1e-12)
 
 
-class Residual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(3072, 5), nn.Linear(5, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.a(x.flatten(1))
-        return x + self.b(x)
-
-
-@pytest.mark.parametrize("reason", [*FALL_BACKS, "add"])
-def test_a_model_without_kernels_takes_exact_steps_and_says_which_operation_it_was(reason) -> None:
-    torch.manual_seed(0)
-    module = Residual() if reason == "add" else FALL_BACKS[reason]()
-    step = step_of(module)
-    found = walk(step, "lenet", 3)
-    assert step.way == "exact"
-    assert reason in (step.note or "")
-    assert torch.equal(found, walk(step_of(module, step="exact"), "lenet", 3))
+def test_sgd_by_kernels_is_torchs_up_to_rounding() -> None:
+    x, _ = batch(SMALL, 2)
+    step = step_of(net(SMALL), x, momentum=0.9, weight_decay=0.01)
+    ours, torchs, (w, g) = step.optimiser(0.3), SGD(0.3, 0.9, 0.01), (step._flat.w, step._flat.g)
+    other = w.clone()
+    for s in range(4):
+        g.normal_(generator=torch.Generator().manual_seed(s))
+        slope = g.clone()
+        ours.decay(w, g)
+        ours.step(w, g)
+        torchs.decay(other, slope)
+        torchs.step(other, slope)
+    torch.testing.assert_close(w, other, rtol=1e-6, atol=1e-6)
 
 
-def test_an_algorithm_that_looks_at_features_takes_exact_steps() -> None:
-    step = step_of(net("lenet"), algorithm=Moon())
-    x, target = batch("lenet", 40)
-    features = torch.randn(40, 84)
-    step(x, target, {}, Compared(None, features, features))
-    assert "features" in (step.note or "")
-
-
-def test_batches_that_take_too_much_memory_take_exact_steps(monkeypatch) -> None:
-    monkeypatch.setattr("fedrecall.client.lanes.memory.MOST_BYTES", 1000)
-    step = step_of(net("lenet"))
-    walk(step, "lenet", 1)
-    assert "0.0 GiB" in (step.note or "")
-
-
-def test_a_wrong_kernel_is_found_at_the_first_step(monkeypatch) -> None:
-    right = LanesStep.__call__
-
-    def wrong(self: LanesStep, *given: object) -> Tensor:
-        loss = right(self, *given)
-        self._flat.g.mul_(1.1)
-        return loss
-
-    monkeypatch.setattr(LanesStep, "__call__", wrong)
-    step = step_of(net("linear"))
-    found = walk(step, "linear", 2)
-    assert "differs from the eager one" in (step.note or "")
-    assert torch.equal(found, walk(step_of(net("linear"), step="exact"), "linear", 2))
-
-
-def test_a_processor_without_fma_is_refused_in_a_sentence(monkeypatch) -> None:
-    features = jit.llvm.get_host_cpu_features()
-    features["fma"] = False
-    monkeypatch.setattr(jit.llvm, "get_host_cpu_features", lambda: features)
-    monkeypatch.setattr(jit.llvm, "get_process_triple", lambda: "x86_64-unknown-linux-gnu")
-    host.cache_clear()
-    with pytest.raises(InputError, match=r"no AVX2 and FMA instructions.*; choose local.step=exact"):
-        step_of(net("linear"))
-    host.cache_clear()
+def test_each_client_begins_without_momentum() -> None:
+    x, _ = batch("linear", 2)
+    step, ends = step_of(net("linear"), x, momentum=0.9), []
+    start = step._flat.w.clone()
+    for _ in range(2):
+        optimiser = step.optimiser(0.1)
+        step._flat.w.copy_(start)
+        for _ in range(2):
+            step._flat.g.fill_(1.0)
+            optimiser.step(step._flat.w, step._flat.g)
+        ends.append(step._flat.w.clone())
+    assert torch.equal(*ends)

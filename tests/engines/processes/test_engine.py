@@ -190,9 +190,17 @@ def test_an_error_in_the_users_code_comes_with_client_round_and_traceback(federa
     assert 'With engine="serial"' in caught.value.__notes__[0]
 
 
+class DropsGradients(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.weight.grad = None
+        return super().forward(x)
+
+
 def test_what_a_worker_refuses_is_one_sentence(federation, tmp_path) -> None:
-    with pytest.raises(InputError, match=r"batch norm needs two"):
-        federate(net(), federation, rounds=1, local={"batch_size": 1}, engine="processes", out=tmp_path / "run")
+    model = nn.Sequential(nn.Flatten(), DropsGradients(64, 5))
+    with pytest.raises(InputError, match=r"dropped the gradient of parameter '1.weight'"):
+        federate(model, federation, rounds=1, engine="processes", out=tmp_path / "run")
 
 
 def processes_of(marker: str) -> list[int]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedrecall.client.graph import UntraceableError
+from fedrecall.client.forward_calls import changing_part, forward_calls
 from fedrecall.client.lanes.kernels.ir import LANES
 from fedrecall.client.lanes.kernels.layers import Chain, Convolution, Layer, Linear, Pooling, Spatial
 from fedrecall.vector import FlatModel
@@ -24,42 +23,33 @@ MOST_SEATS = 255  # a byte tells which pixel of a window was the largest
 LAST_TWO = ([2, 3], [3, 2])
 
 
-class UnsupportedError(UntraceableError):
-    """There is no kernel for something."""
+class UnsupportedError(Exception):
+    """There is no kernel for something that a model or a recipe asks for."""
 
     def __init__(self, what: object) -> None:
         super().__init__(f"there is no kernel for {what}")
 
 
-class Calls(TorchDispatchMode):
-    """The ATen calls of what runs within. To trace a graph takes a second of imports, and this takes none."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.made: list[tuple[Any, tuple[Any, ...], Any]] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.made.append((func, args, result))
-        return result
-
-
 def chain_of(flat: FlatModel, x: Tensor) -> Chain:
-    """The model's layers, from one forward pass."""
-    if x.dtype != torch.float32 or not x.is_cpu:
+    """Return the model's layers, read off a forward pass; in training and in eval mode they must be the same."""
+    if x.dtype != torch.float32 or flat.w.dtype != torch.float32 or not x.is_cpu:
         raise UnsupportedError("a precision other than float32, or a device other than the CPU")
     if x.ndim not in (2, 4) or math.prod(x.shape[1:]) < LANES:
         raise UnsupportedError(f"samples of shape {tuple(x.shape[1:])}")
     if flat.has_buffers:
         raise UnsupportedError("layers with buffers, such as batch norm")
-    with torch.no_grad(), Calls() as calls:
-        output = flat.module(x)
+    if (reason := changing_part(flat, x)) is not None:
+        raise UnsupportedError(f"this model: {reason}")
+    chain, evaluated = (read_chain(flat, x, training=training) for training in (True, False))
+    if chain != evaluated:
+        raise UnsupportedError("a forward that differs between training and evaluation")
+    return chain
+
+
+def read_chain(flat: FlatModel, x: Tensor, *, training: bool) -> Chain:
+    calls, output = forward_calls(flat, x, training=training)
     reader = Reader(flat, x)
-    for call, args, result in calls.made:
+    for call, args, result in calls:
         reader.read(call, args, result)
     return reader.chain(output)
 

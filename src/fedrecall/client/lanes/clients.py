@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedrecall.client.lanes.chain import chain_of
-from fedrecall.client.lanes.jit import Code, Cpu, host
+from fedrecall.client.lanes.jit import Cpu, compiled, host
+from fedrecall.client.lanes.kernels.entry import pixel_table
 from fedrecall.client.lanes.kernels.ir import FLOAT, LANES
 from fedrecall.client.lanes.kernels.layers import Pixels
 from fedrecall.client.lanes.kernels.steps import ClientsProgram
+from fedrecall.client.lanes.lowering import Lowering
 from fedrecall.client.lanes.memory import scratch
 from fedrecall.recipe.settings import Local
-from fedrecall.vector import FlatModel
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,25 @@ class Batches:
 class LanesClients:
     """Trains clients with cross-entropy of the logits plus an offset for each client and class."""
 
-    def __init__(
-        self, flat: FlatModel, local: Local, x: Tensor, cpu: Cpu | None = None, pixels: Pixels | None = None
-    ) -> None:
-        cpu = cpu or host()
+    def __init__(self, lowering: Lowering, local: Local, cpu: Cpu | None = None) -> None:
+        cpu, pixels = cpu or host(), lowering.pixels
+        self.reads_bytes = pixels is not None
         self.program = program = ClientsProgram(
-            chain_of(flat, x), local.batch_size, cpu.machine, local.momentum, local.weight_decay, pixels
-        )
+            lowering.chain, local.batch_size, cpu.machine, local.momentum, local.weight_decay,
+            pixels=self.reads_bytes,
+        )  # fmt: skip
+        self.read_pixels(pixels)
         self._scratch = scratch(program)
-        self._code = Code(program.text, cpu)
-        self._run = self._code.function(program.run)
+        self._run = compiled(program.text, cpu).function(program.run)
         width = program.units * LANES
         features = self._scratch[program.at_features.at // FLOAT :][: program.chain.features * width]
         self._features = features.view(-1, width)
         self._scale, self._size = torch.zeros(program.units, LANES), 0  # of the batches before
         self._rate = torch.zeros(1)
+
+    def read_pixels(self, pixels: Pixels | None) -> None:
+        """Set by which numbers bytes become floats."""
+        self._pixels = torch.tensor(pixel_table(pixels) if pixels else [0.0])
 
     def weights(self, groups: int, start: Tensor | None = None) -> Tensor:
         """Memory for [groups, parameters, 16] and momentum behind them; `start` is [16 x groups, parameters]."""
@@ -75,13 +79,16 @@ class LanesClients:
         size, chunk = batches.size, self.program.kit.chunk
         self._begin_batches_of(size)
         rows = batches.rows if batches.rows.stride(1) == 1 else batches.rows.contiguous()
-        x = batches.x.contiguous(memory_format=torch.channels_last) if batches.x.ndim == 4 else batches.x
+        x = batches.x
+        if x.ndim == 4 and x.dtype != torch.uint8:  # bytes are channels last as they are stored
+            x = x.contiguous(memory_format=torch.channels_last)
         self._rate[0] = -lr
         given: dict[str, Any] = {
-            "pw": w, "prows": rows, "poffset": offsets, "ploss": losses, "px": x, "ptarget": batches.target,
-            "pscale": self._scale, "pscratch": self._scratch, "istride": rows.stride(0), "isize": size,
-            "ichunks": -(-size // chunk), "psteps": batches.steps, "plr": self._rate, "pstart": start,
-            "pshare": shares, "psums": sums, "isteps": rows.shape[1] // size, "ibegun": batches.begun,
+            "pw": w, "prows": rows, "poffset": offsets, "ploss": losses, "px": x, "ppixels": self._pixels,
+            "ptarget": batches.target, "pscale": self._scale, "pscratch": self._scratch,
+            "istride": rows.stride(0), "isize": size, "ichunks": -(-size // chunk), "psteps": batches.steps,
+            "plr": self._rate, "pstart": start, "pshare": shares, "psums": sums,
+            "isteps": rows.shape[1] // size, "ibegun": batches.begun,
             "igroups": len(w), "ifirst": start is not None, "ilast": shares is not None,
         }  # fmt: skip
         values = (given[name] for name in self.program.run.arguments)

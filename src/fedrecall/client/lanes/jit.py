@@ -71,6 +71,12 @@ class Code:
         return ctypes.CFUNCTYPE(None, *kinds)(self._engine.get_function_address(f.name))
 
 
+@lru_cache(maxsize=16)
+def compiled(text: str, cpu: Cpu) -> Code:
+    """Return the code of an IR text, made once in a process: all threads may call it."""
+    return Code(text, cpu)
+
+
 def target_machine(target: Any, cpu: Cpu) -> Any:
     return target.create_target_machine(
         cpu=cpu.name, features=cpu.features, opt=3, reloc="pic", codemodel="jitdefault"

@@ -1,70 +1,119 @@
-"""A step with a sample in each lane: forward and backward by kernels, the loss by the objective as it is."""
+"""A step with a sample in each lane, all of it by kernels but losses that only torch has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedrecall.client import step as steps
-from fedrecall.client.graph import UntraceableError, finish, trace, without_views_of_views
-from fedrecall.client.lanes.chain import UnsupportedError, chain_of
-from fedrecall.client.lanes.jit import Code, Cpu, host
+from fedrecall.client.lanes.jit import Cpu, compiled, host
+from fedrecall.client.lanes.kernels.entry import pixel_table
 from fedrecall.client.lanes.kernels.ir import FLOAT, LANES
+from fedrecall.client.lanes.kernels.layers import Pixels
 from fedrecall.client.lanes.kernels.program import Place
 from fedrecall.client.lanes.kernels.steps import SamplesProgram
+from fedrecall.client.lanes.lowering import Lowering
 from fedrecall.client.lanes.memory import scratch
-from fedrecall.client.step import Compared, Step
-from fedrecall.vector import Tensors
-
-Loss = Callable[..., tuple[Tensor, Tensor]]  # of logits, target and all that is given
+from fedrecall.client.step import Compared
+from fedrecall.objectives.base import Objective
+from fedrecall.recipe.settings import Local
+from fedrecall.vector import FlatModel, Tensors
 
 
 class LanesStep:
     """The loss and the gradient of batches of up to `local.batch_size` samples."""
 
-    def __init__(self, step: Step, x: Tensor, cpu: Cpu | None = None) -> None:
-        flat, local = step.flat, step.local
-        if step.representation:
-            raise UnsupportedError("features, at which the algorithm looks")
-        if local.precision != "float32":
-            raise UnsupportedError("a precision other than float32")
+    def __init__(
+        self, lowering: Lowering, flat: FlatModel, objective: Objective, local: Local, cpu: Cpu | None = None
+    ) -> None:
         cpu = cpu or host()
-        self._step, self._flat = step, flat
-        self._program = program = SamplesProgram(chain_of(flat, x), -(-local.batch_size // LANES), cpu.machine)
+        self._flat, self._objective, self._local = flat, objective, local
+        self.reads_bytes, self._own_loss = lowering.pixels is not None, lowering.own_loss
+        units = -(-local.batch_size // LANES)
+        self._program = program = SamplesProgram(
+            lowering.chain, units, cpu.machine, local.momentum, local.weight_decay, pixels=self.reads_bytes
+        )
         self._scratch = scratch(program)
-        code = self._code = Code(program.text, cpu)
+        code = compiled(program.text, cpu)
         self._forward, self._backward = code.function(program.forward), code.function(program.backward)
-        width = program.units * LANES
-        self._features = self._view(program.at_features, program.chain.features, width)
-        self._logits = self._view(program.at_logits, program.chain.outputs, width)
-        self._gradient = self._view(program.at_logits_gradient, program.chain.outputs, width)
+        self._step, self._decay = code.function(program.step), code.function(program.decay)
+        self._descend = code.function(program.descend)
+        self._width = width = units * LANES
+        self._features = self._view(program.at_features, program.chain.features)
+        self._logits = self._view(program.at_logits, program.chain.outputs)
+        self._gradient = self._view(program.at_logits_gradient, program.chain.outputs)
         self._samples = 0  # of the batch before
         self._rows = torch.zeros(width + LANES, dtype=torch.long)
-        self._seen: dict[torch.Size, int] = {}
-        self._losses: dict[torch.Size, Loss] = {}
-        # It is compared with an eager step as recorded ones are.
-        self.steps, self.next_check = 0, 1
+        self.read_pixels(lowering.pixels)
+        self._offset, self._loss = torch.zeros(program.chain.outputs, LANES), torch.zeros(())
+        self._labels, self._scale = torch.zeros(width, dtype=torch.int32), torch.zeros(width)
+        self._client: Tensors = {}
 
-    def _view(self, place: Place, rows: int, columns: int) -> Tensor:
-        return self._scratch[place.at // FLOAT :][: rows * columns].view(rows, columns)
+    def _view(self, place: Place, rows: int) -> Tensor:
+        return self._scratch[place.at // FLOAT :][: rows * self._width].view(rows, self._width)
+
+    def read_pixels(self, pixels: Pixels | None) -> None:
+        """Set by which numbers bytes become floats."""
+        self._pixels = torch.tensor(pixel_table(pixels) if pixels else [0.0])
+
+    def begin_client(self, client: Tensors) -> None:
+        """Take the tensors that the objective has prepared for the client whose steps follow."""
+        self._client = client
+        if self._own_loss:
+            offset = client.get("log_weight")
+            self._offset.zero_() if offset is None else self._offset.copy_(offset[:, None])
+
+    def __call__(self, x: Tensor, target: Tensor, compared: Compared) -> Tensor:
+        """Fill the model's gradient; return the loss, which is good until the next step."""
+        if not self._own_loss:
+            return self._with_torch_loss(x, target, compared)
+        given = self._begin_batch(x)
+        samples = len(x)
+        self._labels[:samples] = target
+        self._step(
+            *given, self._flat.g.data_ptr(), self._offset.data_ptr(), self._labels.data_ptr(),
+            self._scale.data_ptr(), self._loss.data_ptr(),
+        )  # fmt: skip
+        return self._loss
+
+    def _with_torch_loss(self, x: Tensor, target: Tensor, compared: Compared) -> Tensor:
+        z = self.logits(x).requires_grad_()
+        loss = self._objective(z, target, self._client, compared.teacher)
+        (gradient,) = torch.autograd.grad(loss, [z])
+        self.backward(gradient)
+        return loss.detach()
+
+    def backward(self, gradient: Tensor) -> None:
+        """Fill the model's gradient from that of the logits of the last batch."""
+        samples, flat = len(gradient), self._flat
+        self._gradient[:, :samples].copy_(gradient.t())
+        self._backward(flat.w.data_ptr(), flat.g.data_ptr(), self._scratch.data_ptr(), self._chunks(samples))
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, target: Tensor, client: Tensors, compared: Compared) -> Tensor:
-        samples, chunk = len(x), self._program.kit.chunk * LANES
-        chunks = -(-samples // chunk)
+    def logits(self, x: Tensor) -> Tensor:
+        """Return the logits of at most as many samples as a step has."""
+        self._forward(*self._begin_batch(x))
+        return self._logits[:, : len(x)].t().contiguous()
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the logits of any number of samples."""
+        return torch.cat([self.logits(part) for part in torch.split(x, self._local.batch_size)])
+
+    def _chunks(self, samples: int) -> int:
+        return -(-samples // (self._program.kit.chunk * LANES))
+
+    def _begin_batch(self, x: Tensor) -> list[Any]:
+        """Return the arguments that every program begins with."""
+        samples, chunks = len(x), self._chunks(len(x))
         if samples != self._samples:
-            self._begin_batches_of(samples, chunks * chunk)
-        x = x.contiguous(memory_format=torch.channels_last if x.ndim == 4 else torch.contiguous_format)
-        w, room = self._flat.w.data_ptr(), self._scratch.data_ptr()
-        self._forward(w, x.data_ptr(), self._rows.data_ptr(), room, chunks)
-        loss, gradient = self._loss(self._logits[:, :samples].t(), target, client, compared)
-        self._gradient[:, :samples].copy_(gradient.t())
-        self._backward(w, self._flat.g.data_ptr(), room, chunks)
-        return loss
+            self._begin_batches_of(samples, chunks * self._program.kit.chunk * LANES)
+        # Bytes are channels last as they are stored.
+        last = x.ndim == 4 and not self.reads_bytes
+        x = self._x = x.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        tensors = (self._flat.w, x, self._pixels, self._rows, self._scratch)
+        return [*[tensor.data_ptr() for tensor in tensors], chunks]
 
     def _begin_batches_of(self, samples: int, used: int) -> None:
         """Lanes without a sample of their own repeat the last one, and count nothing. What other batches have left
@@ -72,42 +121,25 @@ class LanesStep:
         torch.arange(len(self._rows), out=self._rows).clamp_(max=samples - 1)
         self._gradient[:, samples:].zero_()
         self._features[:, used:].zero_()
+        self._scale.zero_()[:samples] = 1 / samples
         self._samples = samples
 
-    def _loss(self, logits: Tensor, target: Tensor, client: Tensors, compared: Compared) -> tuple[Tensor, Tensor]:
-        """Recorded after some batches of one size, for then it pays: it has the same bits, which is checked."""
-        given = (*client.values(), *compared.tensors().values())
-        recorded = self._losses.get(logits.shape)
-        if recorded is not None:
-            return recorded(logits, target, *given)
-        eager = self._eager_loss(list(client), compared)
-        found = eager(logits, target, *given)
-        seen = self._seen[logits.shape] = self._seen.get(logits.shape, 0) + 1
-        if seen == steps.TRACE_AFTER + 1 and len(self._losses) < steps.MOST_GRAPHS:
-            self._record(eager, found, logits, target, *given)
-        return found
+    def optimiser(self, lr: float) -> LanesSGD:
+        return LanesSGD(self, lr)
 
-    def _eager_loss(self, client_names: list[str], like: Compared) -> Loss:
-        """The loss and its gradient by the logits, of plain tensors."""
-        step = self._step
 
-        def loss_and_gradient(logits: Tensor, target: Tensor, *given: Tensor) -> tuple[Tensor, Tensor]:
-            client, others = dict(zip(client_names, given)), given[len(client_names) :]
-            compared = replace(like, **dict(zip(like.tensors(), others)))
-            with torch.enable_grad():
-                logits = logits.detach().requires_grad_()
-                loss = step.loss(logits, None, target, client, compared)
-                (gradient,) = torch.autograd.grad(loss, [logits])
-            return loss.detach(), gradient
+class LanesSGD:
+    """SGD on the model's flat vectors by kernels: a product and a sum are rounded once, on every machine."""
 
-        return loss_and_gradient
+    def __init__(self, step: LanesStep, lr: float) -> None:
+        self._step, self._decays = step, step._local.weight_decay > 0
+        self._rate = torch.tensor([-lr])
+        self._velocity = torch.zeros_like(step._flat.w) if step._local.momentum else None
 
-    def _record(self, eager: Loss, found: tuple[Tensor, Tensor], *inputs: Tensor) -> None:
-        try:
-            graph_module = trace(eager, inputs)
-        except UntraceableError:
-            return
-        without_views_of_views(graph_module.graph)
-        recorded: Any = finish(graph_module).forward
-        if all(torch.equal(a, b) for a, b in zip(recorded(*inputs), found)):
-            self._losses[inputs[0].shape] = recorded
+    def decay(self, w: Tensor, g: Tensor) -> None:
+        if self._decays:
+            self._step._decay(w.data_ptr(), g.data_ptr())
+
+    def step(self, w: Tensor, g: Tensor) -> None:
+        velocity = None if self._velocity is None else self._velocity.data_ptr()
+        self._step._descend(w.data_ptr(), g.data_ptr(), velocity, self._rate.data_ptr())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedrecall.client.lanes.kernels.ir import ADDRESS, FLOAT, LANES, Function, Number, real
+from fedrecall.client.lanes.kernels.ir import ADDRESS, FLOAT, LANES, Function, Number
 from fedrecall.client.lanes.kernels.kit import Kit
 from fedrecall.client.lanes.kernels.layers import Grid, Pixels
 
@@ -28,13 +28,14 @@ def choose(kit: Kit, name: str, units: int) -> Function:
     return f.done()
 
 
-def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pixels | None = None) -> Function:
+def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, *, pixels: bool) -> Function:
     """A unit of samples, each a row of floats or of bytes, images channels last: a lane each. `prows` are their
-    numbers, and those of the next unit, for which memory is asked in time.
+    numbers, and those of the next unit, for which memory is asked in time. `ppixels` is the table by which bytes
+    become numbers (`pixel_table`).
 
     for block of sixteen numbers of a sample
     """
-    f = Function(kit.module, name, "px", "prows", "pto")
+    f = Function(kit.module, name, "px", "ppixels", "prows", "pto")
     size, item = math.prod(sample), 1 if pixels else FLOAT
     table = constants(kit, f"{name}_places", [f"i64 {place}" for place in places_of(sample, grid)])
 
@@ -46,7 +47,7 @@ def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, pixels: Pix
 
     def block(first: Number) -> None:
         found = [f.at(start, first, size=item) for start in starts]
-        values = scaled(kit, f, pixels, first, found) if pixels else [f.load_anywhere(at) for at in found]
+        values = scaled(f, sample[0], first, found) if pixels else [f.load_anywhere(at) for at in found]
         for start in next_starts:
             f.prefetch(f.at(start, first, size=item))
         for k, value in enumerate(f.transposed(values)):
@@ -65,16 +66,17 @@ def places_of(sample: tuple[int, ...], grid: Grid) -> list[int]:
     return [pixel + c * grid.channel for pixel in pixels for c in range(channels)]
 
 
-def scaled(kit: Kit, f: Function, pixels: Pixels, first: Number, found: list[str]) -> list[str]:
-    """Sixteen bytes at each of these places, of which the first one is of the same channel, as numbers."""
+def pixel_table(pixels: Pixels) -> list[float]:
+    """The factors of sixteen bytes in a row, whichever channel the first one is of, and then what is added."""
     channels = len(pixels.scale)
+    return [numbers[i % channels] for numbers in (pixels.scale, pixels.shift) for i in range(LANES + channels)]
+
+
+def scaled(f: Function, channels: int, first: Number, found: list[str]) -> list[str]:
+    """Sixteen bytes at each of these places, of which the first one is of the same channel, as numbers."""
     channel = f.rest(first, channels)
-
-    def of_channels(kind: str, numbers: tuple[float, ...]) -> str:
-        values = [f"float {real(numbers[i % channels])}" for i in range(LANES + channels)]
-        return f.load_anywhere(f.at(constants(kit, f"{f.name}_{kind}", values), channel, size=FLOAT))
-
-    scale, shift = of_channels("scale", pixels.scale), of_channels("shift", pixels.shift)
+    scale = f.load_anywhere(f.at("%ppixels", channel, size=FLOAT))
+    shift = f.load_anywhere(f.at("%ppixels", LANES + channels, channel, size=FLOAT))
     return [f.fma(f.load_bytes(at), scale, shift) for at in found]
 
 

@@ -194,6 +194,19 @@ class Function:
         same = f"{self.whole} zeroinitializer"
         return self.op(f"shufflevector {self.vector} {one}, {self.vector} poison, {same}")
 
+    def ones(self) -> str:
+        """The address of a unit of ones."""
+        values = ", ".join([f"float {real(1.0)}"] * LANES)
+        self.module.declared.add(f"@ones = private constant [{LANES} x float] [{values}], align {UNIT}")
+        return "@ones"
+
+    def store_total(self, value: str, address: str) -> None:
+        """The sum over all lanes, one after the other, as a float."""
+        name = f"@llvm.vector.reduce.fadd.v{self.lanes}f32"
+        self.module.declared.add(f"declare float {name}(float, {self.vector})")
+        total = self.op(f"call float {name}(float {real(-0.0)}, {self.vector} {value})")
+        self.do(f"store float {total}, ptr {address}, align {FLOAT}")
+
     def load_seats(self, address: str) -> str:
         small = self.op(f"load <{LANES} x i8>, ptr {address}, align {LANES}")
         return self.op(f"zext <{LANES} x i8> {small} to {self.whole}")

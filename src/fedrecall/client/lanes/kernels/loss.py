@@ -9,13 +9,13 @@ from fedrecall.client.lanes.kernels.kit import Kit
 
 
 def loss(kit: Kit, name: str, classes: int, units: int) -> Function:
-    """Softmax cross-entropy of z + offset: g = scale (softmax - one at the label). Where the rate is not zero,
-    `ploss` grows by the sum over samples of scale (log of the sum of exp(z + offset) - the label's z).
+    """Softmax cross-entropy of z + offset: g = scale (softmax - one at the label). In lanes where `pactive` is not
+    zero, `ploss` grows by the sum over units of scale (log of the sum of exp(z + offset) - the label's z).
 
     for unit:
         for class: the largest; for class: exponentials and their sum; for class: g
     """
-    f = Function(kit.module, name, "pz", "poffset", "plabel", "pscale", "prate", "pg", "ploss")
+    f = Function(kit.module, name, "pz", "poffset", "plabel", "pscale", "pactive", "pg", "ploss")
 
     def unit(u: Number, found: str) -> list[str]:
         scale = f.load(f.at("%pscale", u))
@@ -23,7 +23,7 @@ def loss(kit: Kit, name: str, classes: int, units: int) -> Function:
         return [f.fma(scale, f.select(f.compare("une", scale, ZERO), value, ZERO), found)]
 
     (value,) = f.loop(units, unit, [ZERO])
-    active = f.compare("une", f.load("%prate"), ZERO)
+    active = f.compare("une", f.load("%pactive"), ZERO)
     f.store(f.add(f.load("%ploss"), f.select(active, value, ZERO)), "%ploss")
     return f.done()
 

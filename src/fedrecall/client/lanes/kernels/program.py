@@ -13,7 +13,6 @@ from fedrecall.client.lanes.kernels.layers import (
     Convolution,
     Grid,
     Linear,
-    Pixels,
     Pooling,
     Spatial,
     after,
@@ -45,15 +44,14 @@ class Call:
 
 
 class Program(ABC):
-    """Kernels for batches of so many units; `clients`: with a client in each lane, not a sample.
+    """Kernels for batches of so many units; `clients`: with a client in each lane, not a sample; `pixels`: samples
+    are bytes.
 
     All of it works in one piece of memory, `scratch_bytes` long, on a boundary of 64 bytes and at first all zeros.
     Calls are of a chunk where layers are on images, and of all units where they are on features.
     """
 
-    def __init__(
-        self, chain: Chain, units: int, machine: Machine, pixels: Pixels | None, *, clients: bool
-    ) -> None:
+    def __init__(self, chain: Chain, units: int, machine: Machine, *, pixels: bool, clients: bool) -> None:
         self.chain, self.units, self.spatial = chain, units, with_pooling_last(chain.spatial)
         self.kit = Kit(clients, chunk_of(chain, units), machine)
         self.chunks = units // self.kit.chunk
@@ -65,7 +63,7 @@ class Program(ABC):
         self.features_there: list[Call] = []
         self.features_back: list[Call] = []
         self.sums: dict[int, tuple[Place, int]] = {}  # of parameters' gradients in each lane, and their number
-        self._write_images(pixels)
+        self._write_images(pixels=pixels)
         self._write_features()
 
     @property
@@ -124,7 +122,7 @@ class Program(ABC):
 
     # Layers on images
 
-    def _write_images(self, pixels: Pixels | None) -> None:
+    def _write_images(self, *, pixels: bool) -> None:
         last = len(self.spatial)
         self.grids = [self._grid(j) for j in range(last + 1)]
         self.gradients = [self._gradient_grid(j) for j in range(last + 1)]
@@ -132,7 +130,7 @@ class Program(ABC):
         self.at_g = [self.room(grid.size) for grid in self.gradients[:last]]
         for places in (self.at_x, self.at_g):  # features are those of all chunks
             places.append(self.room(whole_units(self.chain.features) * self.units, step=self.kit.chunk * UNIT))
-        self.gather = entry.gather(self.kit, "gather", self.chain.sample, self.grids[0], pixels)
+        self.gather = entry.gather(self.kit, "gather", self.chain.sample, self.grids[0], pixels=pixels)
         for j, layer in enumerate(self.spatial):
             if isinstance(layer, Convolution):
                 self._write_convolution(j, layer)
@@ -200,7 +198,7 @@ class Program(ABC):
             first = self.at_x[0].address(f, c)
             for n in range(self.kit.chunk):
                 own = f.at(rows, (c, self.kit.chunk * LANES), n * LANES, size=ADDRESS)
-                f.call(self.gather, "%px", own, f.at(first, n))
+                f.call(self.gather, "%px", "%ppixels", own, f.at(first, n))
             for call in self.images_there:
                 call.write(f, c)
 

@@ -7,30 +7,53 @@ from functools import partial
 from fedrecall.client.lanes.kernels import entry, linear, vectors
 from fedrecall.client.lanes.kernels.ir import ADDRESS, FLOAT, LANES, ZERO, Function, Number
 from fedrecall.client.lanes.kernels.kit import Machine
-from fedrecall.client.lanes.kernels.layers import Chain, Linear, Pixels
+from fedrecall.client.lanes.kernels.layers import Chain, Linear
 from fedrecall.client.lanes.kernels.loss import loss
 from fedrecall.client.lanes.kernels.program import Call, Place, Program, whole_units
 
+OF_SAMPLES = ("pw", "px", "ppixels", "prows", "pscratch", "ichunks")
 # What a step of sixteen clients is given: that is theirs alone, or the same for all.
 OF_GROUP = ("pw", "prows", "poffset", "ploss")
-OF_ALL = ("px", "ptarget", "pscale", "pscratch", "istride", "isize", "ichunks")
+OF_ALL = ("px", "ppixels", "ptarget", "pscale", "pscratch", "istride", "isize", "ichunks")
 
 
 class SamplesProgram(Program):
     """A sample in each lane: `forward` from the rows of a batch to its logits, `backward` from their gradient to
-    that of the weights."""
+    that of the weights, `step` from the rows to the loss and the gradient, and the arithmetic of SGD."""
 
-    def __init__(self, chain: Chain, units: int, machine: Machine) -> None:
-        super().__init__(chain, units, machine, None, clients=False)
-        lane_sums = vectors.lane_sums(self.kit, "lane_sums")
-        f = self.forward = Function(self.kit.module, "forward", "pw", "px", "prows", "pscratch", "ichunks")
+    def __init__(
+        self, chain: Chain, units: int, machine: Machine, momentum: float, decay: float, *, pixels: bool
+    ) -> None:
+        super().__init__(chain, units, machine, pixels=pixels, clients=False)
+        self._lane_sums = vectors.lane_sums(self.kit, "lane_sums")
+        f = self.forward = Function(self.kit.module, "forward", *OF_SAMPLES)
         self.forward_calls(f, "%prows")
         f.done()
         f = self.backward = Function(self.kit.module, "backward", "pw", "pg", "pscratch", "ichunks")
+        self._gradient_calls(f)
+        f.done()
+        self.step = self._step()
+        self.decay = vectors.decay(self.kit, "decay", chain.parameters, decay)
+        self.descend = vectors.descend(self.kit, "descend", chain.parameters, momentum)
+
+    def _gradient_calls(self, f: Function) -> None:
         self.backward_calls(f)
         for at, (place, count) in self.sums.items():
-            Call(lane_sums, (place, Place(at * FLOAT, base="%pg")), (whole_units(count) // LANES,)).write(f)
-        f.done()
+            to = Place(at * FLOAT, base="%pg")
+            Call(self._lane_sums, (place, to), (whole_units(count) // LANES,)).write(f)
+
+    def _step(self) -> Function:
+        """All of a step but SGD: `plabels` are whole numbers of 32 bits, `pscale` what each sample counts."""
+        of_logits, losses = loss(self.kit, "loss", self.chain.outputs, self.units), self.room(1)
+        f = Function(self.kit.module, "step", *OF_SAMPLES, "pg", "poffset", "plabels", "pscale", "ploss")
+        self.forward_calls(f, "%prows")
+        z, g = self.at_logits.address(f, 0), self.at_logits_gradient.address(f, 0)
+        sums = losses.address(f, 0)
+        f.store(ZERO, sums)
+        f.call(of_logits, z, "%poffset", "%plabels", "%pscale", f.ones(), g, sums)
+        f.store_total(f.load(sums), "%ploss")
+        self._gradient_calls(f)
+        return f.done()
 
     def weight_calls(self, i: int, c: Linear, x: Place, g: Place) -> list[Call]:
         kit, units, to = self.kit, self.units, Place(c.weight * FLOAT, base="%pg")
@@ -50,10 +73,10 @@ class ClientsProgram(Program):
 
     def __init__(
         self, chain: Chain, units: int, machine: Machine, momentum: float, decay: float,
-        pixels: Pixels | None = None,
+        *, pixels: bool = False,
     ) -> None:  # fmt: skip
         self._update = partial(vectors.update, momentum=momentum, decay=decay, velocity=chain.parameters)
-        super().__init__(chain, units, machine, pixels, clients=True)
+        super().__init__(chain, units, machine, pixels=pixels, clients=True)
         self.vectors = 2 if momentum else 1
         self.run = self._run(self._step())
 
@@ -63,7 +86,7 @@ class ClientsProgram(Program):
 
     def _step(self) -> Function:
         """One step of sixteen clients: where its rows and the target of all samples are, what each sample counts,
-        and a rate for each lane."""
+        and a rate for each lane and whether it takes the step."""
         kit, units = self.kit, self.units
         move = vectors.move(kit, "move", self._update)
         choose, of_logits = entry.choose(kit, "choose", units), loss(kit, "loss", self.chain.outputs, units)
@@ -73,7 +96,7 @@ class ClientsProgram(Program):
         f.call(choose, "%prows", "%ptarget", rows, at_labels, "%istride", "%isize")
         self.forward_calls(f, rows)
         z, g = self.at_logits.address(f, 0), self.at_logits_gradient.address(f, 0)
-        f.call(of_logits, z, "%poffset", at_labels, "%pscale", "%prate", g, "%ploss")
+        f.call(of_logits, z, "%poffset", at_labels, "%pscale", f.at("%prate", 1), g, "%ploss")
         self.backward_calls(f)
         for at, (place, count) in self.sums.items():
             f.call(move, place.address(f, 0), "%pw", "%prate", at, count)
@@ -89,7 +112,7 @@ class ClientsProgram(Program):
         """
         kit, chain = self.kit, self.chain
         start = vectors.start(kit, "start", chain.parameters, (self.vectors - 1) * chain.parameters)
-        add_up, rate = vectors.add_up(kit, "add_up", chain.parameters), self.room(1)
+        add_up, rate = vectors.add_up(kit, "add_up", chain.parameters), self.room(2)
         own = ("psteps", "plr", "pstart", "pshare", "psums", "isteps", "ibegun", "igroups", "ifirst", "ilast")
         f = Function(kit.module, "run", *OF_GROUP, *OF_ALL, *own)
         lr, at_rate = f.spread("%plr"), rate.address(f, 0)
@@ -101,7 +124,9 @@ class ClientsProgram(Program):
             f.when("%ifirst", lambda: f.call(start, "%pstart", w))
 
             def one(s: Number) -> None:
-                f.store(f.select(f.more(steps, f.index(s, "%ibegun")), lr, ZERO), at_rate)
+                active = f.more(steps, f.index(s, "%ibegun"))
+                f.store(f.select(active, lr, ZERO), at_rate)
+                f.store(f.select(active, f.constant(1.0), ZERO), f.at(at_rate, 1))
                 own = w, f.at(rows, (s, "%isize"), size=ADDRESS), offset, losses
                 f.call(step, *own, at_rate, *[f"%{name}" for name in OF_ALL])
 

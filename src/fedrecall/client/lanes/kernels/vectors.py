@@ -13,9 +13,10 @@ Give = Callable[[Function, str, Number], None]  # what is done with a gradient a
 def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, velocity: int) -> None:
     """w += rate (g + decay w), or along the velocity, which lies `velocity` units behind the weights.
 
-    The rate is negative, or zero in lanes that are done: those keep their weights, whatever g is.
+    `prate` is the negative rate of each lane, and behind it what tells the lanes that still take steps: not zero.
+    The others keep their weights, whatever g is.
     """
-    place, rate = f.at("%pw", at), f.load("%prate")
+    place, rate, active = f.at("%pw", at), f.load("%prate"), f.load(f.at("%prate", 1))
     w = f.load(place)
     if decay:
         g = f.fma(f.constant(decay), w, g)
@@ -24,7 +25,7 @@ def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, ve
         g = f.fma(f.constant(momentum), f.load(behind), g)
         f.store(g, behind)
     none = f.constant(-0.0)  # to add that to w changes not even a zero's sign
-    g = f.select(f.compare("une", rate, ZERO), g, none)
+    g = f.select(f.compare("une", active, ZERO), g, none)
     f.store(f.fma(rate, g, w), place)
 
 
@@ -88,4 +89,33 @@ def lane_sums(kit: Kit, name: str) -> Function:
         f.store(across(f, units), f.at("%pto", i))
 
     f.loop("%igroups", group)
+    return f.done()
+
+
+def decay(kit: Kit, name: str, count: int, share: float) -> Function:
+    """g += share w, of so many floats, a multiple of sixteen."""
+    f = Function(kit.module, name, "pw", "pg")
+
+    def unit(i: Number) -> None:
+        place = f.at("%pg", i)
+        f.store(f.fma(f.constant(share), f.load(f.at("%pw", i)), f.load(place)), place)
+
+    f.loop(count // LANES, unit)
+    return f.done()
+
+
+def descend(kit: Kit, name: str, count: int, momentum: float) -> Function:
+    """w += rate g, or along the velocity v = momentum v + g, of so many floats; the rate is negative."""
+    f = Function(kit.module, name, "pw", "pg", "pv", "prate")
+    rate = f.spread("%prate")
+
+    def unit(i: Number) -> None:
+        g, w = f.load(f.at("%pg", i)), f.at("%pw", i)
+        if momentum:
+            v = f.at("%pv", i)
+            g = f.fma(f.constant(momentum), f.load(v), g)
+            f.store(g, v)
+        f.store(f.fma(rate, g, f.load(w)), w)
+
+    f.loop(count // LANES, unit)
     return f.done()

@@ -1,0 +1,113 @@
+"""The operations that a model's forward pass consists of: kernels are made from them, and a change is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedrecall.errors import InputError
+from fedrecall.vector import FlatModel
+
+Call = tuple[Any, tuple[Any, ...], Any]  # an ATen operation, its arguments, its result
+PLAIN = (bool, int, float, str)
+LOOKS_EVERY = 64  # rounds
+
+
+class Calls(TorchDispatchMode):
+    """Record the ATen calls made inside. Unlike torch.fx it needs no import that takes a second."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made: list[Call] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.made.append((func, args, result))
+        return result
+
+
+def forward_calls(flat: FlatModel, x: Tensor, *, training: bool = True) -> tuple[list[Call], object]:
+    """Return the calls of one forward pass and its output; the model and torch's generator stay as they are."""
+    with as_before(flat), torch.no_grad(), Calls() as calls:
+        output = flat.module.train(training)(x)
+    return calls.made, output
+
+
+@contextmanager
+def as_before(flat: FlatModel) -> Iterator[None]:
+    """Restore buffers, the training flag and torch's default generator at the end."""
+    buffers, was_training = flat.buffers(), flat.module.training
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            flat.module.train(was_training)
+            flat.load(flat.w, buffers)
+
+
+def signature(flat: FlatModel, x: Tensor) -> list[Any]:
+    """Describe the forward passes in training and in eval mode; equal lists make the same calls on the same
+    parameters."""
+    module = flat.module
+    names = {id(tensor): name for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+
+    def described(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return names.get(id(value), (value.dtype, tuple(value.shape)))
+        if isinstance(value, list | tuple):
+            return [described(item) for item in value]
+        return value if isinstance(value, PLAIN) else repr(type(value))
+
+    passes = [forward_calls(flat, x, training=training)[0] for training in (True, False)]
+    return [[(str(operation), described(arguments)) for operation, arguments, _ in calls] for calls in passes]
+
+
+def changing_part(flat: FlatModel, x: Tensor) -> str | None:
+    """Return what differs from one forward pass to the next, if anything is found."""
+    if (counted := counted_attribute(flat, x)) is not None:
+        return f"its forward changes an attribute of the model ({counted!r})"
+    return None if signature(flat, x) == signature(flat, x) else "its forward is another one each time"
+
+
+def plain_attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
+    """Return the numbers and strings that the modules of a model hold as attributes."""
+    return {
+        (name, key): value
+        for name, inner in module.named_modules()
+        for key, value in vars(inner).items()
+        if isinstance(value, PLAIN) and key != "training"
+    }
+
+
+def counted_attribute(flat: FlatModel, x: Tensor) -> str | None:
+    """Return the name of an attribute that a forward pass changes, if there is one."""
+    before = plain_attributes(flat.module)
+    forward_calls(flat, x)
+    after = plain_attributes(flat.module)
+    changed = [".".join(filter(None, key)) for key in after if before.get(key) != after[key]]
+    return changed[0] if changed else None
+
+
+class ForwardPass:
+    """A model's forward pass as it is before round 1. Steps that do not run it again rely on it."""
+
+    def __init__(self, flat: FlatModel, x: Tensor) -> None:
+        self._flat, self._x = flat, x
+        self._signature = signature(flat, x)
+
+    def check(self, round: int) -> None:
+        """Raise an `InputError` if it has changed; it is looked at before every 64th round."""
+        if round % LOOKS_EVERY == 0 and signature(self._flat, self._x) != self._signature:
+            raise InputError(
+                f"before round {round} the model's forward is not the one of round 1, on which steps in lanes and "
+                "the engine 'vectorised' rely; choose local.step=exact and the engine 'serial' or 'processes'"
+            )

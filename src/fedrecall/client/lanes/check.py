@@ -1,0 +1,124 @@
+"""Kernels checked against float64 before round 1, on whole numbers that depend on nothing but the model.
+
+Weights are 0, 1 and -1, two of each output that are not 0; samples are small whole numbers; biases are odd
+multiples of 1/2, 1/4, .., a smaller power for each layer, so that no ReLU meets a zero. All sums of such numbers
+are exact in float32 as long as they stay below 2^24 steps of the smallest power: rounding decides no maximum and
+no sign, in whatever order numbers are added. Offsets of minus infinity for all classes but one make the softmax
+exact too. What is left is the rounding of larger sums, and of means over windows that are no power of two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from fedrecall.client.lanes.chain import UnsupportedError
+from fedrecall.client.lanes.clients import Batches, LanesClients
+from fedrecall.client.lanes.kernels.ir import LANES
+from fedrecall.client.lanes.kernels.layers import Pixels
+from fedrecall.client.lanes.lowering import Lowering
+from fedrecall.client.lanes.samples import LanesStep
+from fedrecall.client.step import NOTHING
+from fedrecall.objectives.base import Objective
+from fedrecall.recipe.settings import Local
+from fedrecall.vector import FlatModel, Tensors
+
+NEAR = 2.0**-18  # of the largest entry: some rounding errors of 2^-24
+MOST_SAMPLES = 32
+
+
+def check_samples(lowering: Lowering, local: Local, flat: FlatModel, objective: Objective) -> None:
+    """Raise `UnsupportedError` if a step with a sample in each lane does not compute what float64 does."""
+    case, before = Case(flat, lowering, local), flat.w.clone()
+    step = LanesStep(lowering, flat, objective, local)
+    step.read_pixels(case.pixels)
+    step.begin_client({"log_weight": case.offset})
+    flat.w.copy_(case.w)
+    logits = step.predict(case.x)
+    if lowering.own_loss:
+        case.compare(step(case.x, case.target, NOTHING)[None], case.loss[None])
+    else:
+        step.backward(case.logits_gradient)
+    case.compare(logits, case.logits)
+    case.compare(flat.g, case.gradient)
+    flat.w.copy_(before)
+    flat.g.zero_()
+
+
+def check_clients(lowering: Lowering, local: Local, flat: FlatModel) -> None:
+    """Likewise with a client in each lane: all train the same client, by one step."""
+    case, kernels = Case(flat, lowering, local), LanesClients(lowering, local)
+    kernels.read_pixels(case.pixels)
+    w, losses, size = kernels.weights(1), torch.zeros(1, LANES), len(case.x)
+    rows, steps = torch.arange(size).expand(LANES, -1).contiguous(), torch.ones(1, LANES, dtype=torch.int32)
+    offsets = kernels.offsets(case.offset.expand(LANES, -1))
+    x = case.x.flatten(1) if kernels.reads_bytes else case.x
+    kernels.run(w, Batches(x, case.target, rows, size, steps), offsets, losses, 1.0, start=case.w)
+    decayed = case.gradient + np.float32(local.weight_decay).item() * case.w.double()
+    for lane in range(LANES):
+        case.compare(case.w.double() - w[0, : len(case.w), lane], decayed)
+        case.compare(losses[0, lane][None], case.loss[None])
+
+
+class Case:
+    """A batch of whole numbers, and what the model makes of it in float64."""
+
+    def __init__(self, flat: FlatModel, lowering: Lowering, local: Local) -> None:
+        random, chain = np.random.default_rng(0), lowering.chain
+        samples = min(
+            2 ** int(math.log2(local.batch_size)), MOST_SAMPLES
+        )  # a share of one half, one quarter, .. is exact
+        classes = chain.outputs
+        self.w = torch.zeros_like(flat.w)
+        for slot, values in zip(flat.parameter_slots, whole_weights(flat, random)):
+            slot.view(self.w).copy_(values)
+        stored = torch.from_numpy(random.integers(0, 4, (samples, *chain.sample)))
+        self.target = torch.from_numpy(random.integers(0, classes, samples))
+        likely = int(random.integers(0, classes))  # the class that the softmax gives all to
+        self.offset = torch.full((classes,), -torch.inf)
+        self.offset[likely] = 0.0
+        parameters: Tensors = {s.name: s.view(self.w).double().requires_grad_() for s in flat.parameter_slots}
+        try:
+            logits = functional_call(flat.module, parameters, (stored.double(),))
+        except RuntimeError:
+            raise UnsupportedError("a forward that cannot be computed in float64, to compare with") from None
+        self.logits = logits.detach()
+        rows = torch.arange(samples)
+        self.loss = (self.logits[:, likely] - self.logits[rows, self.target]).mean()
+        self.logits_gradient = torch.zeros(samples, classes, dtype=torch.float64)
+        self.logits_gradient[:, likely] += 1 / samples
+        self.logits_gradient[rows, self.target] -= 1 / samples
+        self.gradient = torch.zeros(len(flat.w), dtype=torch.float64)
+        gradients = torch.autograd.grad(logits, list(parameters.values()), self.logits_gradient)
+        for slot, gradient in zip(flat.parameter_slots, gradients):
+            slot.view(self.gradient).copy_(gradient)
+        self.x, self.pixels = stored.float(), lowering.pixels
+        if lowering.pixels:  # the code does not depend on scale and shift
+            channels = len(lowering.pixels.scale)
+            self.pixels = Pixels((1.0,) * channels, (0.0,) * channels)
+            self.x = stored.permute(0, 2, 3, 1).to(torch.uint8).contiguous()
+
+    def compare(self, ours: Tensor, exact: Tensor) -> None:
+        """Raise `UnsupportedError` where the two are apart."""
+        if not bool(((ours.double() - exact).abs() <= NEAR * exact.abs().max()).all()):
+            raise UnsupportedError("this model that computes what float64 does on this processor")
+
+
+def whole_weights(flat: FlatModel, random: np.random.Generator) -> Iterator[Tensor]:
+    """Yield values for all parameters."""
+    power = 1.0
+    for slot in flat.parameter_slots:
+        values = np.zeros(slot.shape)
+        if len(slot.shape) == 1:
+            power /= 2
+            values += power * (2 * random.integers(-1, 1, slot.shape) + 1)
+        else:
+            rows = values.reshape(len(values), -1)
+            for row in rows:
+                row[random.integers(0, len(row), 2)] = random.choice([-1.0, 1.0], 2)
+        yield torch.from_numpy(values)

@@ -1,0 +1,67 @@
+"""What kernels compute of a run's steps: decided before round 1, and sent to every worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.lanes.chain import UnsupportedError, chain_of
+from fedrecall.client.lanes.kernels.layers import Chain, Convolution, Pixels
+from fedrecall.data.transform import Images, Plain
+from fedrecall.objectives.base import Objective
+from fedrecall.objectives.cross_entropy import CrossEntropy
+from fedrecall.objectives.wsm import WSM
+from fedrecall.recipe.settings import Local
+from fedrecall.vector import FlatModel
+
+NARROW = 16  # channels; wider ones fill vector registers by themselves
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """The model as layers that have kernels, and what else is computed by kernels."""
+
+    chain: Chain
+    pixels: Pixels | None = None  # samples are the bytes of images, and kernels normalise them
+    own_loss: bool = False  # the loss is computed by a kernel too, and not by torch
+
+    @property
+    def pays(self) -> bool:
+        """Whether these kernels are clearly faster than PyTorch's: docs/performance.md has the measurements."""
+        convolutions = [layer for layer in self.chain.spatial if isinstance(layer, Convolution)]
+        narrow = all(layer.outputs <= NARROW for layer in convolutions)
+        return narrow if convolutions else len(self.chain.linear) > 1
+
+
+def lower(
+    flat: FlatModel, x: Tensor, transform: Images | Plain, local: Local, algorithm: Algorithm, objective: Objective
+) -> Lowering:
+    """Return what kernels compute; raise `UnsupportedError` where there are none. `x` is any batch."""
+    if "features" in algorithm.needs:
+        raise UnsupportedError("features, at which the algorithm looks")
+    if local.precision != "float32":
+        raise UnsupportedError("a precision other than float32")
+    if isinstance(transform, Images) and transform.smaller:
+        raise UnsupportedError("training on crops that are smaller than the images")
+    chain = chain_of(flat, x)
+    # Another model that looks at the batch, as a teacher does, wants it in floats.
+    reads_bytes = isinstance(transform, Images) and not objective.needs
+    pixels = Pixels(*transform.scale_and_shift) if isinstance(transform, Images) and reads_bytes else None
+    return Lowering(chain, pixels, is_offset_cross_entropy(objective))
+
+
+def is_offset_cross_entropy(objective: Objective) -> bool:
+    """Whether a loss is log sum_c exp(f_c + offset_c) - f_y, with an offset for each client and class."""
+    kind = type(objective)
+    return kind is CrossEntropy or (kind is WSM and not objective.needs)
+
+
+def unsupported_reason(lowering: Lowering, algorithm: Algorithm) -> str | None:
+    """Return why no client can be in each lane, whatever the model is: loss and SGD are part of those kernels."""
+    if algorithm.corrects:
+        return "the algorithm changes gradients"
+    if not lowering.own_loss:
+        return "the objective is neither cross-entropy nor WSM without distillation"
+    return None
