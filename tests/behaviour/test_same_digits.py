@@ -1,4 +1,4 @@
-"""Runs in lanes have the same digits on every x86-64 processor with AVX2 and FMA: docs/engines.md says which runs."""
+"""Runs in lanes have the same digits on every x86-64 processor with AVX2 and FMA (docs/engines.md)."""
 
 import hashlib
 import json

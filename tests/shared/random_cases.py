@@ -36,7 +36,7 @@ ALGORITHM_OPTIONS: dict[str, dict[str, Any]] = {
     "fedyogi": {"server_lr": (1e-3, 0.1), "beta1": [0.0, 0.9], "beta2": [0.5, 0.99], "tau": (1e-3, 0.1)},
     "fedadagrad": {"server_lr": (1e-3, 0.1), "tau": (1e-3, 0.1)},
     "feddyn": {"alpha": (1e-3, 0.5)},
-    "moon": {"mu": (0.1, 5.0), "temperature": (0.2, 2.0)},
+    "moon": {"mu": (0.1, 5.0), "temperature": (0.2, 2.0), "representation": [None, None, "0"]},
     "fedexp": {"eps": (1e-4, 1e-2)},
     "gma": {"tau": [0.0, 0.4, 1.0], "server_lr": (0.3, 1.5)},
     "fedcurv": {"lam": (1e-3, 1.0)},
@@ -231,6 +231,8 @@ def local_settings(random: Generator, *, plain: bool) -> dict[str, Any]:
         local["beta_from"] = "train+validation"
     if random.random() < 0.03:
         local["precision"] = "bfloat16"
+    if random.random() < 0.03:
+        local["threads"] = 2
     return local
 
 

@@ -114,13 +114,13 @@ def trace(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule
 
 
 def has_constants(graph_module: GraphModule) -> bool:
-    """Whether the calls read tensors that are no inputs. An objective's, such as weights of classes, never change."""
+    """Whether the calls read tensors that are no inputs, as an objective's weights of classes are."""
     return any(node.op == "get_attr" for node in graph_module.graph.nodes)
 
 
 def keeps_tensor(flat: FlatModel, x: Tensor) -> bool:
-    """Whether the forward pass reads a tensor that is no parameter, no buffer and not made in the pass: in the next
-    step it may be another one."""
+    """Whether the forward pass reads a tensor that is no parameter, no buffer and not made in the pass. In the
+    next step it may be another one."""
     known = {id(tensor) for tensor in (x, *flat.module.parameters(), *flat.module.buffers())}
     for _, arguments, result in forward_calls(flat, x)[0]:
         if any(isinstance(given, Tensor) and id(given) not in known for given in tree_leaves(arguments)):

@@ -303,7 +303,12 @@ class Loop:
             "missing_clients": missing,
             "warnings": warnings,
         }
-        if ending == "finished" and (advice := advice_on_steps(experiment.job, experiment.federation, flat)):
+        on_cpu = experiment.device.is_cpu
+        if (
+            ending == "finished"
+            and on_cpu
+            and (advice := advice_on_steps(experiment.job, experiment.federation, flat))
+        ):
             summary["advice"] = advice
         self.folder.write_summary(summary)
         return summary

@@ -11,7 +11,7 @@ from lane_nets import NETS, batch, lowering_of, net
 
 from fedrecall import WSM, CrossEntropy, FedNTD, Images, Local, Objective
 from fedrecall.client.lanes.chain import UnsupportedError
-from fedrecall.client.lanes.check import Case, check_clients, check_samples
+from fedrecall.client.lanes.check import cases, check_clients, check_samples
 from fedrecall.client.lanes.kernels import entry, vectors
 from fedrecall.client.lanes.kernels import loss as loss_module
 from fedrecall.client.lanes.kernels.ir import Function
@@ -68,18 +68,18 @@ def test_the_model_is_left_as_it_was() -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_the_inputs_do_not_depend_on_weights_or_draws(name) -> None:
     lowering, flat = given(name)
-    first = Case(flat, lowering, Local(batch_size=10))
+    first = [*cases(lowering, Local(batch_size=10), flat)]
     flat.w.normal_()
-    second = Case(flat, lowering, Local(batch_size=10))
-    for key in ("w", "x", "target", "offset", "logits", "loss", "gradient"):
-        assert torch.equal(getattr(first, key), getattr(second, key)), key
+    for before, after in zip(first, cases(lowering, Local(batch_size=10), flat)):
+        for key in ("w", "x", "target", "offset", "logits", "loss", "gradient"):
+            assert torch.equal(getattr(before, key), getattr(after, key)), key
 
 
 @pytest.mark.parametrize("name", [name for name in NETS if name != "strides and groups"])  # a mean of three rows
 def test_sums_of_the_inputs_are_exact_in_float32(name) -> None:
     """So rounding decides no maximum and no sign, in whatever order numbers are added."""
     lowering, flat = given(name)
-    case = Case(flat, lowering, Local(batch_size=10))
+    case, _ = cases(lowering, Local(batch_size=10), flat)
     flat.w.copy_(case.w)
     assert torch.equal(flat.module(case.x).double(), case.logits)
 
@@ -104,6 +104,8 @@ WRONG = {  # where, what is put there, and the networks that meet it
     "sums over samples": (vectors, "across", halved, [*NETS]),
     "the order of inputs": (entry, "places_of", lambda right: lambda *of: right(*of)[::-1], [SMALL, "lenet"]),
     "exp": (loss_module, "exp", nudged, ["linear", "lenet"]),
+    "the polynomial of exp": (loss_module, "EXP", lambda right: (0.1,) * len(right), ["linear", "lenet"]),
+    "the polynomial of log": (loss_module, "LOG", lambda right: (0.1,) * len(right), ["linear", "lenet"]),
     "log": (loss_module, "log", lambda right: lambda f, x: f.add(right(f, x), f.constant(0.01)), ["linear"]),
     "products": (Function, "fma", lambda right: lambda f, a, b, c: right(f, a, b, nudge(f, c)), [SMALL, "linear"]),
     "maxima and signs": (

@@ -85,7 +85,7 @@ WITHOUT_KERNELS = {
     ),
     "batch norm": (lambda: features(nn.BatchNorm1d(8), nn.Linear(8, 5)), "batch norm"),
     "tanh": (lambda: features(nn.Tanh(), nn.Linear(8, 5)), "tanh"),
-    "dropout": (lambda: features(nn.Dropout(0.5), nn.Linear(8, 5)), "aten"),
+    "dropout": (lambda: features(nn.Dropout(0.5), nn.Linear(8, 5)), "dropout"),
     "ReLU behind the last layer": (lambda: features(nn.Linear(8, 5), nn.ReLU()), "ReLU behind"),
     "padded pooling": (
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(900, 5)),
@@ -97,7 +97,7 @@ WITHOUT_KERNELS = {
     ),
     "a residual sum": (Residual, "add"),
     "tied weights": (Tied, "a parameter that is not used once"),
-    "a frozen weight": (frozen, "aten"),
+    "a frozen weight": (frozen, "a weight that is not trained"),
     "an unused parameter": (unused, "a parameter that is not used once"),
     "float64": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3072, 5)).double(), "a precision other than"),
     "a counter": (lambda: Odd("counts"), "its forward changes an attribute of the model \\('calls'\\)"),

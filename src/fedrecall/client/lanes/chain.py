@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedrecall.client.forward_calls import changing_part, forward_calls
 from fedrecall.client.lanes.kernels.ir import LANES
@@ -82,6 +82,10 @@ class Reader:
         if call is aten.t.default and id(args[0]) in self.places:
             self.turned[id(result)] = args[0]
             return
+        if call is aten.t.default and isinstance(args[0], nn.Parameter):
+            raise UnsupportedError("a weight that is not trained")
+        if call is aten.empty_like.default:
+            raise UnsupportedError("dropout, or another operation that makes a tensor of its own")
         at = 1 if call is aten.addmm.default else 0
         if not args or len(args) <= at or args[at] is not self.value:
             raise UnsupportedError(f"{call} beside the one way from the input to the output")

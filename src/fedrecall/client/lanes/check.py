@@ -3,8 +3,8 @@
 Weights are 0, 1 and -1, two of each output that are not 0; samples are small whole numbers; biases are odd
 multiples of 1/2, 1/4, .., a smaller power for each layer, so that no ReLU meets a zero. All sums of such numbers
 are exact in float32 as long as they stay below 2^24 steps of the smallest power: rounding decides no maximum and
-no sign, in whatever order numbers are added. Offsets of minus infinity for all classes but one make the softmax
-exact too. What is left is the rounding of larger sums, and of means over windows that are no power of two.
+no sign, in whatever order numbers are added. What is left is the rounding of larger sums, of means over windows
+that are no power of two, and of exponentials, which the first of two cases does without.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedrecall.client.lanes.chain import UnsupportedError
@@ -32,67 +32,80 @@ NEAR = 2.0**-18  # of the largest entry: some rounding errors of 2^-24
 MOST_SAMPLES = 32
 
 
+LR = 0.5
+
+
 def check_samples(lowering: Lowering, local: Local, flat: FlatModel, objective: Objective) -> None:
     """Raise `UnsupportedError` if a step with a sample in each lane does not compute what float64 does."""
-    case, before = Case(flat, lowering, local), flat.w.clone()
-    step = LanesStep(lowering, flat, objective, local)
-    step.read_pixels(case.pixels)
-    step.begin_client({"log_weight": case.offset})
-    flat.w.copy_(case.w)
-    logits = step.predict(case.x)
-    if lowering.own_loss:
-        case.compare(step(case.x, case.target, NOTHING)[None], case.loss[None])
-    else:
-        step.backward(case.logits_gradient)
-    case.compare(logits, case.logits)
-    case.compare(flat.g, case.gradient)
+    step, before = LanesStep(lowering, flat, objective, local), flat.w.clone()
+    for case in cases(lowering, local, flat):
+        step.read_pixels(case.pixels)
+        step.begin_client({"log_weight": case.offset})
+        flat.w.copy_(case.w)
+        logits = step.predict(case.x)
+        if lowering.own_loss:
+            compare(step(case.x, case.target, NOTHING)[None], case.loss[None])
+        else:
+            step.backward(case.logits_gradient)
+        compare(logits, case.logits)
+        compare(flat.g, case.gradient)
+        optimiser = step.optimiser(LR)
+        for _ in range(2):  # along the same gradient
+            flat.g.copy_(case.gradient)
+            optimiser.decay(flat.w, flat.g)
+            optimiser.step(flat.w, flat.g)
+        compare(flat.w, case.after_two_steps(local))
     flat.w.copy_(before)
     flat.g.zero_()
 
 
 def check_clients(lowering: Lowering, local: Local, flat: FlatModel) -> None:
     """Likewise with a client in each lane: all train the same client, by one step."""
-    case, kernels = Case(flat, lowering, local), LanesClients(lowering, local)
-    kernels.read_pixels(case.pixels)
-    w, losses, size = kernels.weights(1), torch.zeros(1, LANES), len(case.x)
-    rows, steps = torch.arange(size).expand(LANES, -1).contiguous(), torch.ones(1, LANES, dtype=torch.int32)
-    offsets = kernels.offsets(case.offset.expand(LANES, -1))
-    x = case.x.flatten(1) if kernels.reads_bytes else case.x
-    kernels.run(w, Batches(x, case.target, rows, size, steps), offsets, losses, 1.0, start=case.w)
-    decayed = case.gradient + np.float32(local.weight_decay).item() * case.w.double()
-    for lane in range(LANES):
-        case.compare(case.w.double() - w[0, : len(case.w), lane], decayed)
-        case.compare(losses[0, lane][None], case.loss[None])
+    kernels = LanesClients(lowering, local)
+    for case in cases(lowering, local, flat):
+        kernels.read_pixels(case.pixels)
+        w, losses, size = kernels.weights(1), torch.zeros(1, LANES), len(case.x)
+        rows, steps = torch.arange(size).expand(LANES, -1).contiguous(), torch.ones(1, LANES, dtype=torch.int32)
+        offsets = kernels.offsets(case.offset.expand(LANES, -1))
+        x = case.x.flatten(1) if kernels.reads_bytes else case.x
+        kernels.run(w, Batches(x, case.target, rows, size, steps), offsets, losses, 1.0, start=case.w)
+        decayed = case.gradient + np.float32(local.weight_decay).item() * case.w.double()
+        for lane in range(LANES):
+            compare(case.w.double() - w[0, : len(case.w), lane], decayed)
+            compare(losses[0, lane][None], case.loss[None])
+
+
+def cases(lowering: Lowering, local: Local, flat: FlatModel) -> Iterator[Case]:
+    """Yield a case whose softmax is exact, which compares all but exponentials, and one whose softmax is not."""
+    for finite in (False, True):
+        yield Case(flat, lowering, local, finite=finite)
 
 
 class Case:
     """A batch of whole numbers, and what the model makes of it in float64."""
 
-    def __init__(self, flat: FlatModel, lowering: Lowering, local: Local) -> None:
+    def __init__(self, flat: FlatModel, lowering: Lowering, local: Local, *, finite: bool) -> None:
         random, chain = np.random.default_rng(0), lowering.chain
-        samples = min(
-            2 ** int(math.log2(local.batch_size)), MOST_SAMPLES
-        )  # a share of one half, one quarter, .. is exact
-        classes = chain.outputs
+        samples = 2 ** int(math.log2(local.batch_size))  # so that a share of one half, one quarter, .. is exact
+        samples, classes = min(samples, MOST_SAMPLES), chain.outputs
         self.w = torch.zeros_like(flat.w)
         for slot, values in zip(flat.parameter_slots, whole_weights(flat, random)):
             slot.view(self.w).copy_(values)
         stored = torch.from_numpy(random.integers(0, 4, (samples, *chain.sample)))
         self.target = torch.from_numpy(random.integers(0, classes, samples))
-        likely = int(random.integers(0, classes))  # the class that the softmax gives all to
-        self.offset = torch.full((classes,), -torch.inf)
-        self.offset[likely] = 0.0
+        self.offset = torch.from_numpy(random.integers(-3, 1, classes)).float()
+        if not finite:
+            self.offset = torch.full((classes,), -torch.inf)
+            self.offset[int(random.integers(0, classes))] = 0.0
         parameters: Tensors = {s.name: s.view(self.w).double().requires_grad_() for s in flat.parameter_slots}
         try:
             logits = functional_call(flat.module, parameters, (stored.double(),))
         except RuntimeError:
             raise UnsupportedError("a forward that cannot be computed in float64, to compare with") from None
-        self.logits = logits.detach()
-        rows = torch.arange(samples)
-        self.loss = (self.logits[:, likely] - self.logits[rows, self.target]).mean()
-        self.logits_gradient = torch.zeros(samples, classes, dtype=torch.float64)
-        self.logits_gradient[:, likely] += 1 / samples
-        self.logits_gradient[rows, self.target] -= 1 / samples
+        self.logits, labels = logits.detach(), nn.functional.one_hot(self.target, classes).double()
+        shifted = self.logits + self.offset
+        self.loss = (shifted.logsumexp(1) - (self.logits * labels).sum(1)).mean()
+        self.logits_gradient = (shifted.softmax(1) - labels) / samples
         self.gradient = torch.zeros(len(flat.w), dtype=torch.float64)
         gradients = torch.autograd.grad(logits, list(parameters.values()), self.logits_gradient)
         for slot, gradient in zip(flat.parameter_slots, gradients):
@@ -103,10 +116,19 @@ class Case:
             self.pixels = Pixels((1.0,) * channels, (0.0,) * channels)
             self.x = stored.permute(0, 2, 3, 1).to(torch.uint8).contiguous()
 
-    def compare(self, ours: Tensor, exact: Tensor) -> None:
-        """Raise `UnsupportedError` where the two are apart."""
-        if not bool(((ours.double() - exact).abs() <= NEAR * exact.abs().max()).all()):
-            raise UnsupportedError("this model that computes what float64 does on this processor")
+    def after_two_steps(self, local: Local) -> Tensor:
+        """Return the weights after two steps along the gradient, at rate `LR`."""
+        w, velocity = self.w.double(), torch.zeros_like(self.gradient)
+        for _ in range(2):
+            velocity = local.momentum * velocity + self.gradient + local.weight_decay * w
+            w = w - LR * velocity
+        return w
+
+
+def compare(ours: Tensor, exact: Tensor) -> None:
+    """Raise `UnsupportedError` where the two are apart."""
+    if not bool(((ours.double() - exact).abs() <= NEAR * exact.abs().max()).all()):
+        raise UnsupportedError("this model that computes what float64 does on this processor")
 
 
 def whole_weights(flat: FlatModel, random: np.random.Generator) -> Iterator[Tensor]:
