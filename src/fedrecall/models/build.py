@@ -41,7 +41,9 @@ def build_model(
         for inner in module.modules():
             if isinstance(inner, nn.GroupNorm):
                 inner.register_forward_pre_hook(contiguous_without_gradient)
-        return FlatModel(module, device)
+        flat = FlatModel(module, device)
+        plain_strides_on_one_channel(module)
+        return flat
 
 
 def least_samples(module: nn.Module) -> int:
@@ -74,6 +76,15 @@ def refuse_broken_convolutions(module: nn.Module) -> None:
                 "channels, whose gradient is broken in PyTorch's CPU library; take every second pixel first, by "
                 f"AvgPool2d(1, {layer.stride[0]}), and convolve with stride 1"
             )
+
+
+def plain_strides_on_one_channel(module: nn.Module) -> None:
+    """Give the weights of strided convolutions on one channel the strides of channels first, which are the same
+    memory: with those of channels last, oneDNN reads beyond them where a row has one output (torch 2.13)."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d) and layer.in_channels == 1 and layer.stride[1] != 1:
+            weight = layer.weight.data
+            layer.weight.data = weight.reshape(-1).view(weight.shape)
 
 
 def contiguous_without_gradient(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
