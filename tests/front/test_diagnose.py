@@ -307,3 +307,11 @@ def test_python_refuses_what_one_round_has_no_room_for() -> None:
 
 def test_help_has_an_example(fedrecall) -> None:
     assert "Example: fedrecall diagnose demo data=npz" in " ".join(fedrecall("diagnose", "--help").out.split())
+
+
+def test_a_preset_is_a_keyword_as_in_a_recipe() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(120, 4)).astype("float32"), random.integers(0, 3, 120)
+    federation = Federation.from_clients([(x[k::4], y[k::4]) for k in range(4)], num_classes=3, validation=0.2)
+    diagnosis = diagnose(nn.Linear(4, 3), federation, preset="authors", engine="serial", out="d")
+    assert yaml.safe_load((diagnosis.wsm.path / "recipe.yaml").read_text())["local"]["partial_batch"] == "keep"

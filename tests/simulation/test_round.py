@@ -15,7 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Images, InputError, Local, Population, Run, federate
+from fedrecall.engines import Serial
 from fedrecall.recipe.recipe import Recipe
+from fedrecall.runs.records import Records
 from fedrecall.simulation.round import clients_per_round, sample_clients
 
 RANDOM = np.random.default_rng(0)
@@ -344,3 +346,13 @@ def test_lanes_are_advised_in_the_summary_of_a_run_that_they_would_make_faster(
     advice = "local.step=lanes would train this model several times as fast (docs/engines.md)"
     assert summary(run).get("advice") == (advice if advised else None)
     assert not any("lanes" in text for text in summary(run)["warnings"])
+
+
+def test_an_error_before_the_first_round_closes_the_engine(tmp_path, monkeypatch) -> None:
+    closed = []
+    right = Serial.close
+    monkeypatch.setattr(Serial, "close", lambda self: (closed.append(True), right(self)))
+    monkeypatch.setattr(Records, "recall", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        federate(network(), six_clients(), rounds=1, engine="serial", out=tmp_path / "run")
+    assert closed == [True]

@@ -64,18 +64,17 @@ class Algorithm:
     pooled: ClassVar[bool] = False  # one client with everyone's data takes the place of the sampled ones
     personal: ClassVar[bool] = False  # a client goes on from its own model, which is its state "w"
     divides_by_rate: ClassVar[bool] = False  # a local rate of zero has no meaning
-    # What an algorithm does besides FedAvg, so that nobody pays for what it does not do. A class that defines the
-    # method in brackets declares it by that.
+    # What an algorithm does besides FedAvg, so that nobody pays for what it does not do. It is found by the methods
+    # that a class overrides, wherever it inherits them from.
     keeps_state: ClassVar[bool] = False  # clients keep something from round to round (`init_client`)
     corrects: ClassVar[bool] = False  # gradients are changed (`correct`)
     sends_models: ClassVar[bool] = True  # a client sends its model as it is, and nothing else (not with `finish`)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        declared = {"init_client": ("keeps_state", True), "correct": ("corrects", True)}
-        for method, (trait, value) in (declared | {"finish": ("sends_models", False)}).items():
-            if method in vars(cls) and trait not in vars(cls):
-                setattr(cls, trait, value)
+        cls.keeps_state = cls.init_client is not Algorithm.init_client
+        cls.corrects = cls.correct is not Algorithm.correct
+        cls.sends_models = cls.finish is Algorithm.finish
 
     def init(self, x: Tensor) -> Tensors:
         """The server's state before the first round."""

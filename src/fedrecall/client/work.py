@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
@@ -174,6 +174,11 @@ class TrainResult:
     def bytes(self, payload: Payload) -> int:
         """Of what was sent."""
         return payload.bytes(self.sent, self.buffers)
+
+    def copy(self) -> TrainResult:
+        """Return the same with tensors of its own."""
+        sent = {name: tensor.clone() for name, tensor in self.sent.items()}
+        return replace(self, sent=sent, buffers={name: tensor.clone() for name, tensor in self.buffers.items()})
 
     def without_vectors(self) -> TrainResult:
         return TrainResult(self.task, {}, {}, *self.scalars())

@@ -64,11 +64,14 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """The results, in the order of the tasks. Their tensors are good until the next result is asked for."""
+        """Yield the results in the order of the tasks. Their tensors are the receiver's own."""
 
     def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
-        """Like `run`, of a round's training, for whoever needs only what clients come to together; `looked_at`
-        says that this includes how their updates lie. An engine may add some of them up where they trained."""
+        """Yield what a round's clients come to together; `looked_at`: how their updates lie, too.
+
+        Like `run`, but an engine may add some results up where clients trained, and tensors are good only until the
+        next result is asked for.
+        """
         for result in self.run(tasks):
             assert not isinstance(result, EvaluateResult)
             yield result

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from fedrecall.client.work import Result, Task
+from fedrecall.client.work import EvaluateResult, Missing, Result, Task, Trained, TrainResult, TrainTask
 from fedrecall.device import CPU, Device
 from fedrecall.engines.answering import Message
 from fedrecall.engines.engine import Engine
@@ -116,6 +116,16 @@ class WorkerPool(Engine, Generic[M]):
         self._vector_bytes = sum(tensor.nbytes for tensor in server.values())
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
+        for result in self._lent(list(tasks)):
+            yield result.copy() if isinstance(result, TrainResult) else result
+
+    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
+        for result in self._lent(tasks):
+            assert not isinstance(result, EvaluateResult)
+            yield result
+
+    def _lent(self, tasks: Sequence[Task]) -> Iterator[Result]:
+        """Yield results whose tensors lie in the memory of their worker, for as long as no other is asked for."""
         boxes = BOXES - 1 + self.at_once
         yield from self._through(InOrder(list(tasks), self._parcel_size, boxes, more=self.elsewhere))
 

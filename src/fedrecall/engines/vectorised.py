@@ -19,7 +19,7 @@ from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.lowering import Lowering, unsupported_reason
 from fedrecall.client.mapped import MappedSteps, UntraceableError
 from fedrecall.client.plan import Plan, plans_of
-from fedrecall.client.work import Job, Result, Task, Trained, TrainedGroup, TrainResult, TrainTask
+from fedrecall.client.work import Job, Missing, Result, Task, Trained, TrainedGroup, TrainResult, TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
@@ -125,18 +125,30 @@ class Vectorised(Engine):
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         tasks = list(tasks)
         training = [task for task in tasks if isinstance(task, TrainTask)]
-        if not training:
-            for task in tasks:
-                self.failed = task
-                result = self._worker.run(task)
-                self.failed = None
-                yield result
+        if training:
+            for trained in self._trained(training):
+                yield from self._finished(trained)
             return
-        plans = list(self._parts(training))
+        for task in tasks:
+            self.failed = task
+            result = self._worker.run(task)
+            self.failed = None
+            yield result
+
+    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
+        # Groups have neither probes nor states.
+        together = self._sends_models and not tasks[0].probe
+        for trained in self._trained(tasks):
+            if together:
+                yield self._summed(trained)
+            else:
+                yield from self._finished(trained)
+
+    def _trained(self, tasks: Sequence[TrainTask]) -> Iterator[CohortResult]:
+        plans = list(self._parts(tasks))
         if not self._in_lanes:
             self._make_mapped(plans)
-        for results in self._threads.map(self._train, plans):
-            yield from results
+        return self._threads.map(self._train, plans)
 
     def _make_mapped(self, plans: Sequence[Plan]) -> None:
         """Make the mapped steps here, before the threads begin: tracing changes torch for the whole process."""
@@ -166,17 +178,13 @@ class Vectorised(Engine):
             parts = by_sixteens(clients, work) if self._in_lanes else evenly(clients)
             yield from map(plan.part, parts)
 
-    def _train(self, plan: Plan) -> Iterable[Trained]:
-        tasks, states = plan.tasks, self._worker.client_states(plan.tasks)
-        cohort = self._cohorts.get()
+    def _train(self, plan: Plan) -> CohortResult:
+        states, cohort = self._worker.client_states(plan.tasks), self._cohorts.get()
         try:
             with self._refusals(plan), self._worker.explained():
-                trained = cohort.train(plan, states, self._worker.server, self._worker.buffers)
+                return cohort.train(plan, states, self._worker.server, self._worker.buffers)
         finally:
             self._cohorts.put(cohort)
-        if self._sends_models and not tasks[0].probe:
-            return [self._summed(trained)]
-        return self._finished(trained)  # one after the other, as they are asked for
 
     def _summed(self, trained: CohortResult) -> TrainedGroup:
         buffers = trained.buffers if self._worker.flat.has_buffers else {}

@@ -27,6 +27,7 @@ from fedrecall.models.build import has_statistics
 from fedrecall.models.weights import check_weights, read_weights, with_weights
 from fedrecall.objectives import OBJECTIVE, OBJECTIVES, WSM, CrossEntropy, Objective
 from fedrecall.recipe.files import Tree
+from fedrecall.recipe.layers import from_layers
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.recipe.settings import Local
@@ -105,7 +106,9 @@ def diagnose(
         "objective": describe(loss, OBJECTIVES),
         "execution": {"engine": engine, "workers": workers, "device": device, **settings.get("execution", {})},
     }
-    recipe = Recipe(**tree if local is None else {**tree, "local": local})
+    if local is not None:
+        tree["local"] = local.model_dump(exclude_unset=True) if isinstance(local, Local) else local
+    recipe = from_layers([tree])
     make_model, start = model_maker(model, federation, recipe), Start("a new model", untrained=True)
     if isinstance(model, nn.Module):
         start = Start("the given model")

@@ -120,9 +120,13 @@ class Loop:
             for note in notes:
                 self.journal.warn(self.done.round, note)
             self.engine.open(self.experiment.job, self.experiment.federation, self.states.files)
-            if self.engine.nodes and not self.resumed:
-                self._write_environment()
-            self.folder.records.recall()
+            try:
+                if self.engine.nodes and not self.resumed:
+                    self._write_environment()
+                self.folder.records.recall()
+            except BaseException:
+                self.engine.close()
+                raise
         except BaseException:
             self.folder.close()
             raise
