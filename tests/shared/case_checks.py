@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import faulthandler
 import json
+import shutil
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -45,12 +47,15 @@ class Report:
 
 
 def check_case(number: int, folder: Path) -> Report:
-    """Check a case in a process of its own, which may crash."""
+    """Check a case in a process of its own, which may crash. Of one without problems no files are left."""
     folder.mkdir(parents=True)
     code = run_warm(check_and_write, number, folder, seconds=MOST_SECONDS)
     path = folder / "report.json"
     if path.exists():
-        return Report(**json.loads(path.read_text()))
+        report = Report(**json.loads(path.read_text()))
+        if not report.problems:
+            shutil.rmtree(folder)
+        return report
     how = "did not end" if code is None else f"ended with exit code {code}"
     return Report(number, [f"the process {how}\n{(folder / CRASH).read_text()}"])
 
@@ -59,6 +64,7 @@ def check_and_write(number: int, folder: Path) -> None:
     torch.set_num_threads(1)
     use_warm_workers()
     more_parts_for_threads()
+    warnings.filterwarnings("ignore", message="There is a performance drop")  # of operations that torch cannot map
     faulthandler.enable((folder / CRASH).open("w"))
     report, began = Report(number), time.perf_counter()
     try:
@@ -95,8 +101,8 @@ def check(case: Case, folder: Path, report: Report) -> None:
 
 def refused_late(outcome: Outcome) -> list[str]:
     """What cannot be run is refused before round 1; only a run whose numbers grow beyond all bounds ends later."""
-    refused = outcome.refusal is not None and not outcome.refusal.startswith("DivergedError")
-    return [f"refused after a round: {outcome.refusal}"] if refused and outcome.files.get("metrics.jsonl") else []
+    late = outcome.refusal and not outcome.diverged and outcome.files.get("metrics.jsonl")
+    return [f"refused after a round: {outcome.refusal}"] if late else []
 
 
 def timed(report: Report, name: str, call: Callable[[], T]) -> T:
@@ -134,8 +140,8 @@ def vectorised_problems(case: Case, folder: Path, serial: Outcome, report: Repor
         yield f"vectorised with 1 and {threads} threads: notes {one.notes} and {more.notes}"
     if nn.Module.__call__ is not nn.Module._wrapped_call_impl:
         yield "torch.nn.Module is patched after a run"
-    names_engine = one.refusal is not None and "'vectorised'" in one.refusal
-    if serial.refusal != one.refusal and not names_engine:
+    own_refusal = one.refusal is not None and "'vectorised'" in one.refusal
+    if serial.refusal != one.refusal and not (own_refusal or serial.diverged or one.diverged):
         yield f"serial ended with {serial.refusal!r}, vectorised with {one.refusal!r}"
     if not serial.refusal and not one.refusal and not has_max_pooling(case.instance):
         assert serial.first

@@ -24,13 +24,16 @@ TOO_LONG = 60.0  # seconds for a run that takes one
 
 @dataclass
 class Outcome:
-    """What a run came to."""
+    """What a run left behind."""
 
     refusal: str | None = None  # the sentence that ended it
     files: dict[str, bytes] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    summary: dict[str, Any] = field(default_factory=dict)
     first: FirstRound | None = None
+
+    @property
+    def diverged(self) -> bool:
+        return self.refusal is not None and self.refusal.startswith("DivergedError")
 
     def differences(self, other: Outcome) -> list[str]:
         """Describe where two runs that should be equal are not."""
@@ -88,7 +91,7 @@ def run(case: Case, folder: Path, engine: str, workers: int = 1, **options: Any)
     except (InputError, DivergedError) as error:
         return Outcome(f"{type(error).__name__}: {error}".replace(str(folder), "FOLDER"), files_of(folder))
     notes = [note for note in done.summary["warnings"] if not note.startswith("resumed")]
-    return Outcome(None, files_of(folder), notes, done.summary, first)
+    return Outcome(None, files_of(folder), notes, first)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

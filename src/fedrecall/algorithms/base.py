@@ -64,8 +64,8 @@ class Algorithm:
     pooled: ClassVar[bool] = False  # one client with everyone's data takes the place of the sampled ones
     personal: ClassVar[bool] = False  # a client goes on from its own model, which is its state "w"
     divides_by_rate: ClassVar[bool] = False  # a local rate of zero has no meaning
-    # What an algorithm does besides FedAvg, so that nobody pays for what it does not do. It is found by the methods
-    # that a class overrides, wherever it inherits them from.
+    # What an algorithm does besides FedAvg, so that nobody pays for what it does not do. It is found by the
+    # methods that a class overrides, wherever it inherits them from.
     keeps_state: ClassVar[bool] = False  # clients keep something from round to round (`init_client`)
     corrects: ClassVar[bool] = False  # gradients are changed (`correct`)
     sends_models: ClassVar[bool] = True  # a client sends its model as it is, and nothing else (not with `finish`)

@@ -69,8 +69,8 @@ class Engine(ABC):
     def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
         """Yield what a round's clients come to together; `looked_at`: how their updates lie, too.
 
-        Like `run`, but an engine may add some results up where clients trained, and tensors are good only until the
-        next result is asked for.
+        Like `run`, but an engine may add some results up where clients trained, and tensors are good only until
+        the next result is asked for.
         """
         for result in self.run(tasks):
             assert not isinstance(result, EvaluateResult)
