@@ -14,10 +14,11 @@ import yaml
 from fedrecall.recipe.layers import load, put_value
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.report.paper_results import published, rows
+from fedrecall.studies.design import dotted
 
 FOLDER = Path(str(resources.files("fedrecall"))) / "studies" / "shipped"
 STUDIES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yaml"))}
-KEYS = {"about", "recipe", "grid", "cases", "seeds", "baseline", "choose", "published", "figures"}
+KEYS = {"about", "recipe", "grid", "cases", "seeds", "baseline", "choose", "published", "figures", "settings"}
 CELLS = {  # counted by hand: cases x rates x norms x objectives, and the like
     "table1": 3 * 2 * 9,
     "table2": 4 * 2 * 2,
@@ -36,10 +37,10 @@ CELLS = {  # counted by hand: cases x rates x norms x objectives, and the like
 
 def settings(study: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Of each cell: every case with every combination of the grid."""
-    grid = study.get("grid", {})
+    grid, over = study.get("grid", {}), dotted(study.get("settings", {}))
     for case in study.get("cases", [{}]):
         for values in itertools.product(*grid.values()):
-            yield {"recipe": study["recipe"], **case, **dict(zip(grid, values))}
+            yield {"recipe": study["recipe"], **over, **case, **dict(zip(grid, values))}
 
 
 def recipe_of(cell: dict[str, Any]) -> Recipe:

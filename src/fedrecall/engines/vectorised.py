@@ -27,7 +27,7 @@ from fedrecall.engines.engine import Engine
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.engines.threads import Threads
 from fedrecall.errors import InputError
-from fedrecall.models.build import dry_batch
+from fedrecall.models.build import dry_batch, strided_on_one_channel
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import States
 from fedrecall.vector import FlatModel, Tensors
@@ -90,23 +90,27 @@ class Vectorised(Engine):
         job, inputs = self.job, self._worker.inputs
         flat = job.build_model(self.federation, device)
         flat.module.train()
-        x = dry_batch(self.federation, flat.w.dtype).to(device.torch)
-        if (reason := changing_part(flat, x)) is not None:
-            raise InputError(
-                f"the engine 'vectorised' cannot train this model ({reason}); choose 'serial' or 'processes'"
-            )
         mapped = MappedSteps(flat, job.objective.on(device.torch), job.algorithm)
-        self._in_lanes = False
-        if job.lowering is None:
-            return [Cohort(job, inputs, mapped) for _ in range(self.workers)]
-        if reason := self._why_not_in_lanes(job.lowering, flat):
+        reason = self._why_not_in_lanes(job.lowering, flat) if job.lowering else None
+        self._in_lanes = job.lowering is not None and reason is None
+        if reason:
             self.notes = [f"clients train by a mapped step and not in lanes: {reason}"]
+        if job.lowering is None or not self._in_lanes:
+            self._refuse_unmappable(flat)
             return [Cohort(job, inputs, mapped) for _ in range(self.workers)]
         from fedrecall.client.lanes.cohort import LanesCohort  # a compiler, loaded only where it is needed
 
-        self._in_lanes = True
         lanes = [LanesCohort(job.lowering, job.local, inputs) for _ in range(self.workers)]
         return [Cohort(job, inputs, mapped, own) for own in lanes]
+
+    def _refuse_unmappable(self, flat: FlatModel) -> None:
+        reason = changing_part(flat, dry_batch(self.federation, flat.w.dtype).to(flat.w.device))
+        if strided_on_one_channel(flat.module):  # the strides of mapped tensors cannot be changed
+            reason = "torch computes strided convolutions on one channel wrongly when they are mapped"
+        if reason is not None:
+            raise InputError(
+                f"the engine 'vectorised' cannot train this model ({reason}); choose 'serial' or 'processes'"
+            )
 
     def _why_not_in_lanes(self, lowering: Lowering, flat: FlatModel) -> str | None:
         from fedrecall.client.lanes.check import check_clients

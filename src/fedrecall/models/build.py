@@ -78,13 +78,25 @@ def refuse_broken_convolutions(module: nn.Module) -> None:
             )
 
 
+def strided_on_one_channel(module: nn.Module) -> list[nn.Conv2d]:
+    """Return the convolutions on one channel with a stride along rows.
+
+    Where the strides of their images or weights are those of channels last, oneDNN reads beyond them if a row has
+    one output (torch 2.13).
+    """
+    convolutions = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    return [layer for layer in convolutions if layer.in_channels == 1 and layer.stride[1] != 1]
+
+
 def plain_strides_on_one_channel(module: nn.Module) -> None:
-    """Give the weights of strided convolutions on one channel the strides of channels first, which are the same
-    memory: with those of channels last, oneDNN reads beyond them where a row has one output (torch 2.13)."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Conv2d) and layer.in_channels == 1 and layer.stride[1] != 1:
-            weight = layer.weight.data
-            layer.weight.data = weight.reshape(-1).view(weight.shape)
+    """Give images and weights of such convolutions the strides of channels first, which are the same memory."""
+    for layer in strided_on_one_channel(module):
+        layer.weight.data = with_plain_strides(layer.weight.data)
+        layer.register_forward_pre_hook(lambda _, inputs: (with_plain_strides(inputs[0]), *inputs[1:]))
+
+
+def with_plain_strides(x: Tensor) -> Tensor:
+    return x.flatten().view(x.shape)
 
 
 def contiguous_without_gradient(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
