@@ -1,10 +1,11 @@
 """Kernels checked against float64 before round 1, on whole numbers that depend on nothing but the model.
 
 Weights are 0, 1 and -1, two of each output that are not 0; samples are small whole numbers; biases are odd
-multiples of 1/2, 1/4, .., a smaller power for each layer, so that no ReLU meets a zero. All sums of such numbers
+multiples of 1/2, 1/4, .., a smaller power for each layer, so that no ReLU meets a zero. Before a mean over windows
+that are no power of two, samples and biases are multiples of the window's odd part. All sums of such numbers
 are exact in float32 as long as they stay below 2^24 steps of the smallest power: rounding decides no maximum and
-no sign, in whatever order numbers are added. What is left is the rounding of larger sums, of means over windows
-that are no power of two, and of exponentials, which the first of two cases does without.
+no sign, in whatever order numbers are added. What is left is the rounding of larger sums, of the gradients of
+means, and of exponentials, which the first of two cases does without.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.func import functional_call
 from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.kernels.ir import LANES
-from fedrecall.client.lanes.kernels.layers import Pixels
+from fedrecall.client.lanes.kernels.layers import Chain, Convolution, Pixels
 from fedrecall.client.lanes.lowering import Lowering
 from fedrecall.client.lanes.samples import LanesStep
 from fedrecall.client.step import NOTHING
@@ -88,9 +89,9 @@ class Case:
         random, chain = np.random.default_rng(0), lowering.chain
         samples = 2 ** int(math.log2(local.batch_size))  # so that a share of one half, one quarter, .. is exact
         samples, classes = min(samples, MOST_SAMPLES), chain.outputs
-        self.w = torch.zeros_like(flat.w)
+        self.w, (factor, of_biases) = torch.zeros_like(flat.w), whole_means(chain)
         for slot, values in zip(flat.parameter_slots, whole_weights(flat, random)):
-            slot.view(self.w).copy_(values)
+            slot.view(self.w).copy_(values * of_biases.get(slot.offset, 1))
         stored = torch.from_numpy(random.integers(0, 4, (samples, *chain.sample)))
         self.target = torch.from_numpy(random.integers(0, classes, samples))
         self.offset = torch.from_numpy(random.integers(-3, 1, classes)).float()
@@ -99,7 +100,7 @@ class Case:
             self.offset[int(random.integers(0, classes))] = 0.0
         parameters: Tensors = {s.name: s.view(self.w).double().requires_grad_() for s in flat.parameter_slots}
         try:
-            logits = functional_call(flat.module, parameters, (stored.double(),))
+            logits = functional_call(flat.module, parameters, (factor * stored.double(),))
         except RuntimeError:
             raise UnsupportedError("a forward that cannot be computed in float64, to compare with") from None
         self.logits, labels = logits.detach(), nn.functional.one_hot(self.target, classes).double()
@@ -110,10 +111,10 @@ class Case:
         gradients = torch.autograd.grad(logits, list(parameters.values()), self.logits_gradient)
         for slot, gradient in zip(flat.parameter_slots, gradients):
             slot.view(self.gradient).copy_(gradient)
-        self.x, self.pixels = stored.float(), lowering.pixels
+        self.x, self.pixels = factor * stored.float(), lowering.pixels
         if lowering.pixels:  # the code does not depend on scale and shift
             channels = len(lowering.pixels.scale)
-            self.pixels = Pixels((1.0,) * channels, (0.0,) * channels)
+            self.pixels = Pixels((float(factor),) * channels, (0.0,) * channels)
             self.x = stored.permute(0, 2, 3, 1).to(torch.uint8).contiguous()
 
     def after_two_steps(self, local: Local) -> Tensor:
@@ -129,6 +130,19 @@ def compare(ours: Tensor, exact: Tensor) -> None:
     """Raise `UnsupportedError` where the two are apart."""
     if not bool(((ours.double() - exact).abs() <= NEAR * exact.abs().max()).all()):
         raise UnsupportedError("this model that computes what float64 does on this processor")
+
+
+def whole_means(chain: Chain) -> tuple[int, dict[int, int]]:
+    """Return what samples have to be multiples of, and biases by their places, so that means are exact."""
+    factor, of_biases = 1, dict[int, int]()
+    for layer in reversed(chain.spatial):
+        if isinstance(layer, Convolution):
+            if layer.bias is not None:
+                of_biases[layer.bias] = factor
+        elif not layer.largest:
+            window = math.prod(layer.kernel)
+            factor *= window // (window & -window)
+    return factor, of_biases
 
 
 def whole_weights(flat: FlatModel, random: np.random.Generator) -> Iterator[Tensor]:
