@@ -7,7 +7,7 @@ from case_runs import run
 from random_cases import case_of
 from ray_cluster import cluster  # noqa: F401  (a fixture)
 
-CASES = range(24)
+CASES = [2, 14, 36, 48]  # lanes, states of clients, teachers, buffers and forgetting
 
 
 @pytest.mark.heavy
