@@ -3,8 +3,8 @@
     python tools/records.py pack runs/reproduce/table5 results/table5/runs.jsonl
     python tools/records.py unpack results/table5/runs.jsonl runs/reproduce/table5
 
-A record has the recipe, the environment, the summary and some lines of metrics.jsonl: enough for the study's table and
-for `fedrecall reproduce` to count the run as done, without models, checkpoints and metrics by client.
+A record has the recipe, the environment, the summary and some lines of metrics.jsonl: enough for the study's table
+and for `fedrecall reproduce` to count the run as done, without models, checkpoints and metrics by client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT = ("round", "train_loss", "val_accuracy", "test_accuracy")
 
 
 def thinned(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Keep whole lines every `EVERY` rounds and where forgetting was measured, and accuracies of the last rounds."""
+    """Keep whole lines at some rounds, and the accuracies of the last ones."""
     last = lines[-1]["round"]
     whole = {line["round"] for line in lines if line["round"] % EVERY == 0 or "forgetting" in line} | {last}
     return [
