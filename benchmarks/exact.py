@@ -22,7 +22,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Images, Local
-from fedrecall.client.work import Job, TrainTask
+from fedrecall.client.job import Job
+from fedrecall.client.tasks import TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.models.lenet import lenet

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Images, Local
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.client.worker import Worker
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.measure.training_cost import flops_per_sample

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from fedrecall import WSM, Federation, InputError, Local, federate
 from fedrecall.algorithms import ALGORITHMS
-from fedrecall.client.work import Job, TrainResult, TrainTask
+from fedrecall.client.job import Job
+from fedrecall.client.tasks import TrainTask
+from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
 from fedrecall.objectives import OBJECTIVES
 from fedrecall.runs.client_states import StateFiles
@@ -117,7 +119,7 @@ def test_a_run_is_finite_and_the_same_twice(federation, tmp_path, algorithm, obj
         assert (first / "model.safetensors").read_bytes() == (second / "model.safetensors").read_bytes()
 
 
-def rounds_of(worker: Worker, orders: list[list[int]], local: Local) -> dict[tuple[int, int], TrainResult]:
+def rounds_of(worker: Worker, orders: list[list[int]], local: Local) -> dict[tuple[int, int], Update]:
     """Two rounds of training tasks in a worker, each in the given order of the clients."""
     algorithm, results = worker.job.algorithm, {}
     server, buffers = algorithm.init(worker.flat.w.clone()), worker.flat.buffers()

@@ -24,7 +24,8 @@ from fedrecall import (
     Objective,
     Scaffold,
 )
-from fedrecall.client.work import Job, TrainTask
+from fedrecall.client.job import Job
+from fedrecall.client.tasks import TrainTask
 from fedrecall.client.worker import Worker
 from fedrecall.runs.client_states import StateFiles
 from fedrecall.vector import FlatModel, Tensors

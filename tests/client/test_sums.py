@@ -8,10 +8,11 @@ import torch
 
 from fedrecall.algorithms import FedAvg
 from fedrecall.client.sums import LEAF, Sums, SumTree, Updates
-from fedrecall.client.work import TrainResult, TrainTask
+from fedrecall.client.tasks import TrainTask
+from fedrecall.client.update import Update
 
 
-def results(count: int, seed: int = 0) -> list[TrainResult]:
+def results(count: int, seed: int = 0) -> list[Update]:
     """Clients whose sums depend on the order: vectors over many magnitudes."""
     random = np.random.default_rng(seed)
     made = []
@@ -20,11 +21,11 @@ def results(count: int, seed: int = 0) -> list[TrainResult]:
         buffers = {"b": torch.from_numpy(w[:8].copy()), "i": torch.tensor([order % 7])}
         task = TrainTask(1, order, client=count - order)
         samples = int(random.integers(1, 1000))
-        made.append(TrainResult(task, {"w": torch.from_numpy(w)}, buffers, 0, samples, 3, float(random.random())))
+        made.append(Update(task, {"w": torch.from_numpy(w)}, buffers, 0, samples, 3, float(random.random())))
     return made
 
 
-def tree_of(parts: list[TrainResult], sent: dict[str, torch.Tensor] | None = None) -> SumTree:
+def tree_of(parts: list[Update], sent: dict[str, torch.Tensor] | None = None) -> SumTree:
     tree = SumTree(sent)
     for result in parts:
         result.add_to(tree, FedAvg())

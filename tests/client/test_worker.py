@@ -17,9 +17,11 @@ from torch.nn import functional as F
 
 from fedrecall import WSM, Algorithm, CrossEntropy, FedAvg, Federation, Images, InputError, Local
 from fedrecall.client.batches import batches
+from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import lowering_of
 from fedrecall.client.sgd import SGD
-from fedrecall.client.work import EvaluateTask, Job, TrainResult, TrainTask
+from fedrecall.client.tasks import EvaluateTask, TrainTask
+from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
 from fedrecall.models.build import refuse_broken_convolutions
 from fedrecall.recipe.settings import Schedule
@@ -70,7 +72,7 @@ def worker(
     return made
 
 
-def train(made: Worker, client: int, round: int = 1, **options) -> TrainResult:
+def train(made: Worker, client: int, round: int = 1, **options) -> Update:
     return made.run(TrainTask(round, 0, client, made.job.local.lr, **options))
 
 

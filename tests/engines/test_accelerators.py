@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedrecall import WSM, FedAvg, InputError, Local
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.engines import accelerators
 from fedrecall.engines.auto import choose
 from fedrecall.recipe.settings import Execution

@@ -7,8 +7,8 @@ import pytest
 from torch import nn
 
 from fedrecall import WSM, FedAvg, Federation, FedNTD, Images, Local, Scaffold
+from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
-from fedrecall.client.work import Job
 from fedrecall.engines.auto import choose, clients_fill_lanes
 from fedrecall.engines.processes.engine import Processes
 from fedrecall.engines.serial import Serial

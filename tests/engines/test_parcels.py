@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedrecall.client.work import TrainResult, TrainTask
+from fedrecall.client.tasks import TrainTask
+from fedrecall.client.update import Update
 from fedrecall.engines.parcels import InOrder, Parcel
 
 
@@ -12,7 +13,7 @@ def run_of(count: int, size: int) -> InOrder:
 
 def done(run: InOrder, parcel: Parcel) -> list[int]:
     """Finish a parcel; the clients whose results are given back then."""
-    run.done(parcel, [TrainResult(task) for task in parcel.tasks])
+    run.done(parcel, [Update(task) for task in parcel.tasks])
     return [result.task.client for result in run.ready()]
 
 
@@ -35,7 +36,7 @@ def test_a_box_is_free_when_all_its_results_are_given_back() -> None:
     first, second = run.next(0), run.next(0)
     assert {first.box, second.box} == {0, 1}
     assert run.next(0) is None
-    run.done(first, [TrainResult(task) for task in first.tasks])
+    run.done(first, [Update(task) for task in first.tasks])
     results = run.ready()
     next(results)
     assert run.next(0) is None  # the second result still lies there

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedrecall.client.work import TrainResult, TrainTask
+from fedrecall.client.tasks import TrainTask
+from fedrecall.client.update import Update
 from fedrecall.engines import pool
 from fedrecall.engines.parcels import Parcel
 from fedrecall.engines.pool import GoneError, Member, WorkerPool
@@ -47,7 +48,7 @@ class Pool(WorkerPool[Member]):
     def _message(self, member: Member) -> tuple[str, Any, Any]:
         if member.hung or set(clients(member.parcels[0])) & set(self.deadly):
             raise GoneError("gone")
-        return "done", None, [TrainResult(task) for task in member.parcels[0].tasks]
+        return "done", None, [Update(task) for task in member.parcels[0].tasks]
 
     def _unpack(self, parcel: Parcel, extra: Any) -> Any:
         return extra

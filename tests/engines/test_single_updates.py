@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedrecall import FedAvg, Federation, Iid, Local, federate
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps
-from fedrecall.client.work import TrainResult
+from fedrecall.client.update import Update
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.vector import Tensors
 
@@ -78,7 +78,7 @@ class Keeps(Watcher):
         self.models: dict[tuple[int, int], Tensor] = {}
 
     def result(self, round: Round, result: Any) -> None:
-        assert isinstance(result, TrainResult)
+        assert isinstance(result, Update)
         self.models[round.number, result.task.client] = result.sent["w"]
 
 

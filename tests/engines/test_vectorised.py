@@ -35,7 +35,7 @@ from fedrecall import (
     Scaffold,
     federate,
 )
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.engines.auto import choose
 from fedrecall.engines.vectorised import CLIENTS
 from fedrecall.labels import Labels

@@ -25,8 +25,8 @@ from fedrecall import (
     Run,
     federate,
 )
+from fedrecall.client.predictions import Predictions
 from fedrecall.client.sums import Updates
-from fedrecall.client.work import Predictions
 from fedrecall.measure import evaluator as evaluation
 from fedrecall.measure.metrics import METRICS, calibration_error, client_metrics, pooled_metrics
 from fedrecall.measure.training_cost import Operations, samples_trained

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedrecall import Federation, Images, Local
+from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
 from fedrecall.client.lanes.samples import LanesStep
 from fedrecall.client.step import Compared
-from fedrecall.client.work import Job
 from fedrecall.front.federate import ALGORITHM, OBJECTIVE
 from fedrecall.labels import Labels
 from fedrecall.objectives import WSM, CrossEntropy

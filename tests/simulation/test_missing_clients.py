@@ -13,7 +13,10 @@ from torch import nn
 
 from fedrecall import Federation, Iid
 from fedrecall.algorithms import Scaffold
-from fedrecall.client.work import Job, Missing, Result, Task, TrainTask
+from fedrecall.client.job import Job
+from fedrecall.client.partial_sums import Result
+from fedrecall.client.tasks import Task, TrainTask
+from fedrecall.client.update import Missing
 from fedrecall.data.card import card
 from fedrecall.engines import Serial
 from fedrecall.errors import InputError

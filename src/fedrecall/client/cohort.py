@@ -18,10 +18,11 @@ from torch.func import vmap
 from fedrecall.client.draws import draws
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.inputs import Inputs
+from fedrecall.client.job import Job
 from fedrecall.client.mapped import MappedSteps
+from fedrecall.client.partial_sums import Rows
 from fedrecall.client.plan import Plan
 from fedrecall.client.step import Compared
-from fedrecall.client.work import Job, Rows
 from fedrecall.data.transform import Generators
 from fedrecall.labels import Labels, shares
 from fedrecall.rng import torch_stream

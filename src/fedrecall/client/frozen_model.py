@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.models.representation import Representation

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrecall.client.batches import steps_per_epoch
-from fedrecall.client.work import Job, Rows, TrainTask
+from fedrecall.client.job import Job
+from fedrecall.client.partial_sums import Rows
+from fedrecall.client.tasks import TrainTask
 from fedrecall.data.federation import Federation
 from fedrecall.rng import orders
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall.client.inputs import Inputs
-from fedrecall.client.work import Predictions
+from fedrecall.client.predictions import Predictions
 from fedrecall.data.samples import Samples
 from fedrecall.vector import FlatModel
 

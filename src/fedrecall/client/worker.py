@@ -20,9 +20,12 @@ from fedrecall.client.draws import draws, randomness
 from fedrecall.client.fisher import CHUNK, fisher
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.inputs import Inputs
+from fedrecall.client.job import Job
 from fedrecall.client.predict import Predictor
+from fedrecall.client.predictions import EvaluateResult
 from fedrecall.client.step import NOTHING, Compared, ExactStep
-from fedrecall.client.work import EvaluateResult, EvaluateTask, Job, ProbeAnswers, Task, TrainResult, TrainTask
+from fedrecall.client.tasks import EvaluateTask, Task, TrainTask
+from fedrecall.client.update import ProbeAnswers, Update
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.models.build import has_statistics, least_samples
@@ -77,13 +80,13 @@ class Worker:
         """What the device cannot do, as a sentence."""
         return self.device.explained(self.job.local.batch_size)
 
-    def run(self, task: Task) -> TrainResult | EvaluateResult:
+    def run(self, task: Task) -> Update | EvaluateResult:
         if self.device.is_cpu:
             return self._run(task)
         with self.explained():
             return self._run(task)
 
-    def _run(self, task: Task) -> TrainResult | EvaluateResult:
+    def _run(self, task: Task) -> Update | EvaluateResult:
         return self.train(task) if isinstance(task, TrainTask) else self.evaluate(task)
 
     def _load(self, state: Tensors) -> None:
@@ -103,7 +106,7 @@ class Worker:
         if self._previous and "b" in state:
             self._previous.load(state["w"], state)
 
-    def train(self, task: TrainTask) -> TrainResult:
+    def train(self, task: TrainTask) -> Update:
         """The client update: local steps from the server's model, then what the algorithm sends."""
         job = self.job
         indices = self.federation.trained_on(task.client)
@@ -117,13 +120,13 @@ class Worker:
 
     def finished_with(
         self, task: TrainTask, w: Tensor, buffers: Tensors, state: Tensors, steps: int, loss: float
-    ) -> TrainResult:
+    ) -> Update:
         """The end of a client update whose steps were taken elsewhere."""
         self.flat.load(w, buffers)
         self._holds_server = False
         return self._finished(task, state, steps, loss)
 
-    def _finished(self, task: TrainTask, state: Tensors, steps: int, loss: float) -> TrainResult:
+    def _finished(self, task: TrainTask, state: Tensors, steps: int, loss: float) -> Update:
         """The client's result after its last step: what it sends and keeps."""
         job, flat = self.job, self.flat
         indices = self.federation.trained_on(task.client)
@@ -134,7 +137,7 @@ class Worker:
         sent, new_state = job.algorithm.finish(home({"w": flat.w})["w"], self.server, state, local, home(extra))
         if job.own_buffers or self._previous:
             new_state = new_state | buffers
-        return TrainResult(
+        return Update(
             task,
             sent={name: tensor.clone() for name, tensor in sent.items()},
             buffers={} if job.own_buffers or not flat.has_buffers else buffers,

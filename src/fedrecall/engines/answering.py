@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from fedrecall.client.work import Job, Task
+from fedrecall.client.job import Job
+from fedrecall.client.tasks import Task
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
 from fedrecall.device import Device

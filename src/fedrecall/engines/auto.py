@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from fedrecall.client.job import Job
 from fedrecall.client.lanes.kernels.ir import LANES
 from fedrecall.client.lanes.lowering import unsupported_reason
-from fedrecall.client.work import Job
 from fedrecall.device import CPU, Device
 from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised, accelerators
 from fedrecall.engines.accelerators import find

@@ -10,7 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from fedrecall.client.work import EvaluateResult, Job, Missing, Result, Task, Trained, TrainTask
+from fedrecall.client.job import Job
+from fedrecall.client.partial_sums import Contribution, Result
+from fedrecall.client.predictions import EvaluateResult
+from fedrecall.client.tasks import Task, TrainTask
+from fedrecall.client.update import Missing
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.recipe.settings import Execution
@@ -66,7 +70,7 @@ class Engine(ABC):
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """Yield the results in the order of the tasks. Their tensors are the receiver's own."""
 
-    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Contribution | Missing]:
         """Yield what a round's clients come to together; `looked_at`: how their updates lie, too.
 
         Like `run`, but an engine may add some results up where clients trained, and tensors are good only until

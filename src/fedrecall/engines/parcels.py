@@ -10,11 +10,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fedrecall.client.work import EvaluateResult, Task, TrainResult, TrainTask
+from fedrecall.client.predictions import EvaluateResult
+from fedrecall.client.tasks import Task, TrainTask
+from fedrecall.client.update import Update
 from fedrecall.vector import Tensors
 
 BOXES = 2  # of a worker: one that it fills, and one whose results wait for their turn
-Answer = TrainResult | EvaluateResult  # of one task
+Answer = Update | EvaluateResult  # of one task
 
 # Of each result what is no vector, and whose the rows of each stack are.
 Rest = tuple[list[tuple[Any, ...]], dict[str, list[int]]]
@@ -114,7 +116,7 @@ def unstacked(tasks: list[Task], rest: Rest, stacks: Tensors) -> list[Answer]:
         for at, tensor in zip(owners[key], stack.unbind()):
             vectors[at][kind][name] = tensor
     return [
-        TrainResult(task, vectors[at]["sent"], vectors[at]["buffers"], *scalars[at])
+        Update(task, vectors[at]["sent"], vectors[at]["buffers"], *scalars[at])
         if isinstance(task, TrainTask)
         else EvaluateResult(task, *scalars[at])
         for at, task in enumerate(tasks)

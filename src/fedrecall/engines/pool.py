@@ -14,7 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from fedrecall.client.work import EvaluateResult, Missing, Result, Task, Trained, TrainResult, TrainTask
+from fedrecall.client.partial_sums import Contribution, Result
+from fedrecall.client.predictions import EvaluateResult
+from fedrecall.client.tasks import Task, TrainTask
+from fedrecall.client.update import Missing, Update
 from fedrecall.device import CPU, Device
 from fedrecall.engines.answering import Message
 from fedrecall.engines.engine import Engine
@@ -117,9 +120,9 @@ class WorkerPool(Engine, Generic[M]):
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         for result in self._lent(list(tasks)):
-            yield result.copy() if isinstance(result, TrainResult) else result
+            yield result.copy() if isinstance(result, Update) else result
 
-    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Contribution | Missing]:
         for result in self._lent(tasks):
             assert not isinstance(result, EvaluateResult)
             yield result

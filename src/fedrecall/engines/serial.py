@@ -7,7 +7,9 @@ from typing import Self
 
 import torch
 
-from fedrecall.client.work import Job, Result, Task
+from fedrecall.client.job import Job
+from fedrecall.client.partial_sums import Result
+from fedrecall.client.tasks import Task
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device

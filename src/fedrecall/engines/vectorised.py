@@ -15,11 +15,14 @@ import torch
 
 from fedrecall.client.cohort import Cohort, CohortResult
 from fedrecall.client.forward_calls import changing_part
+from fedrecall.client.job import Job
 from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.lowering import Lowering, unsupported_reason
 from fedrecall.client.mapped import MappedSteps, UntraceableError
+from fedrecall.client.partial_sums import Contribution, Result, UpdateGroup
 from fedrecall.client.plan import Plan, plans_of
-from fedrecall.client.work import Job, Missing, Result, Task, Trained, TrainedGroup, TrainResult, TrainTask
+from fedrecall.client.tasks import Task, TrainTask
+from fedrecall.client.update import Missing, Update
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
@@ -139,7 +142,7 @@ class Vectorised(Engine):
             self.failed = None
             yield result
 
-    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Contribution | Missing]:
         # Groups have neither probes nor states.
         together = self._sends_models and not tasks[0].probe
         for trained in self._trained(tasks):
@@ -190,11 +193,11 @@ class Vectorised(Engine):
         finally:
             self._cohorts.put(cohort)
 
-    def _summed(self, trained: CohortResult) -> TrainedGroup:
+    def _summed(self, trained: CohortResult) -> UpdateGroup:
         buffers = trained.buffers if self._worker.flat.has_buffers else {}
-        return TrainedGroup.of(trained.rows, trained.models, buffers, trained.summed)
+        return UpdateGroup.of(trained.rows, trained.models, buffers, trained.summed)
 
-    def _finished(self, trained: CohortResult) -> Iterator[TrainResult]:
+    def _finished(self, trained: CohortResult) -> Iterator[Update]:
         """The result of each client: what it sends and keeps."""
         rows, models = trained.rows, chain.from_iterable(trained.models)
         for i, (task, w, state) in enumerate(zip(rows.tasks, models, trained.states)):

@@ -17,9 +17,12 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from flwr.common.logger import log
 
+from fedrecall.client.job import Job
 from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.decision import lowering_of
-from fedrecall.client.work import EvaluateResult, EvaluateTask, Job, TrainResult, TrainTask
+from fedrecall.client.predictions import EvaluateResult
+from fedrecall.client.tasks import EvaluateTask, TrainTask
+from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
 from fedrecall.engines.malloc import keep_freed_memory
@@ -154,7 +157,7 @@ def train(here: Here, message: Message) -> RecordDict:
         worker.publish(*with_buffers(unpack(arrays, layouts.down), worker))
         work = TrainTask(task.whole("round", 1), 0, here.node.client, task.real("lr"), 0, version)
         result = worker.run(work)
-        assert isinstance(result, TrainResult)
+        assert isinstance(result, Update)
         content = RecordDict({ARRAYS: pack({**result.sent, **with_prefix(result.buffers)})})
         counts = {"samples": result.samples, "steps": result.steps, "state": result.state}
         content[METRICS] = MetricRecord({**counts, "loss": result.loss})

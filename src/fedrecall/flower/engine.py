@@ -16,18 +16,11 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
 
 from fedrecall.client.batches import steps_per_epoch
-from fedrecall.client.work import (
-    EvaluateResult,
-    EvaluateTask,
-    Job,
-    Missing,
-    Predictions,
-    ProbeAnswers,
-    Result,
-    Task,
-    TrainResult,
-    TrainTask,
-)
+from fedrecall.client.job import Job
+from fedrecall.client.partial_sums import Result
+from fedrecall.client.predictions import EvaluateResult, Predictions
+from fedrecall.client.tasks import EvaluateTask, Task, TrainTask
+from fedrecall.client.update import Missing, ProbeAnswers, Update
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.engines import Engine, Serial
@@ -117,12 +110,12 @@ class Flower(Engine):
 
     # Training
 
-    def _train(self, tasks: list[TrainTask]) -> Iterator[TrainResult | Missing]:
+    def _train(self, tasks: list[TrainTask]) -> Iterator[Update | Missing]:
         arrays = pack({**self.server, **self.buffers})
         contents = {task.client: RecordDict({ARRAYS: arrays, TASK: self._train_task(task)}) for task in tasks}
         self.roster.silent = set()
         answers = self.roster.ask(MessageType.TRAIN, contents, tasks[0].round)
-        results: list[TrainResult | Missing] = []
+        results: list[Update | Missing] = []
         models: dict[int, Tensors] = {}
         for task in tasks:
             answer = answers.pop(task.client)
@@ -161,7 +154,7 @@ class Flower(Engine):
         sends_it = self.job.algorithm.sends_models and not self.job.own_buffers
         return task.probe and not sends_it and self.roster.facts[task.client].forgetting
 
-    def _checked(self, task: TrainTask, content: RecordDict) -> tuple[TrainResult, Tensors]:
+    def _checked(self, task: TrainTask, content: RecordDict) -> tuple[Update, Tensors]:
         """What a client sent, if it is what the round expects, and its model."""
         expected = {ARRAYS, METRICS, *([MODEL] if self._asks_model(task) else [])}
         if set(content) != expected:
@@ -179,7 +172,7 @@ class Flower(Engine):
         state = metrics.whole("state")
         if state not in (0, task.round):
             raise RefusedError(f"its state is that of round {state}; 0 or {task.round} was expected")
-        result = TrainResult(task, sent, buffers, state, samples, steps, loss)
+        result = Update(task, sent, buffers, state, samples, steps, loss)
         if not math.isfinite(loss) and result.finite_part(self.job.algorithm)[0] is not None:
             raise RefusedError("its loss is not finite")
         if MODEL in expected:
@@ -246,7 +239,7 @@ class Flower(Engine):
             raise RefusedError(f"{max(correct)} of {samples} samples are said to be right")
         return dict(zip(names, zip(correct, nll)))
 
-    def _probe(self, results: Sequence[TrainResult | Missing], models: dict[int, Tensors]) -> None:
+    def _probe(self, results: Sequence[Update | Missing], models: dict[int, Tensors]) -> None:
         """Every model of the round at every client that takes part in probes: who forgets what."""
         named: dict[str, Tensors] = {}
         for client, model in models.items():
@@ -257,7 +250,7 @@ class Flower(Engine):
         willing = {k: 0 for k in asked if self.roster.facts[k].forgetting}
         found = self._count(results[0].task.round, willing, named, others=True)
         for result in results:
-            if isinstance(result, TrainResult) and result.task.client in models:
+            if isinstance(result, Update) and result.task.client in models:
                 name = f"model-{result.task.client}"
                 correct = self._row(found, name, result.task)
                 with_global = self._row(found, f"{name}-global", result.task) if self.statistics else None

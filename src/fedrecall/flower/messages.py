@@ -19,7 +19,7 @@ import torch
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from fedrecall.algorithms.base import LocalSteps
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.flower.refusal import RefusedError
 from fedrecall.flower.tensors import Layout, layout_of
 from fedrecall.vector import FlatModel, Tensors

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedrecall.client.work import Trained
+from fedrecall.client.partial_sums import Contribution
 from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.torch_state import given_back
@@ -33,7 +33,7 @@ class UserWatcher(Watcher):
             with self._named(round), given_back():
                 self.callback.before(round)
 
-    def result(self, round: Round, result: Trained) -> None:
+    def result(self, round: Round, result: Contribution) -> None:
         if isinstance(self.callback, Watcher):
             with self._named(round):  # not given back: other clients may be training
                 self.callback.result(round, result)

@@ -16,7 +16,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedrecall.algorithms import ALGORITHMS, FedAvg
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
 from fedrecall.front.diagnosis import Diagnosis

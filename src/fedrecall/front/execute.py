@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.data.sources import DataSet
 from fedrecall.engines import Engine

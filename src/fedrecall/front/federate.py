@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from fedrecall.algorithms import ALGORITHM, ALGORITHMS, Algorithm, FedAvg
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
 from fedrecall.front.callbacks import Callback, user_watchers

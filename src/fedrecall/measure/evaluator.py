@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.client.work import EvaluateResult, EvaluateTask, Job, Predictions
+from fedrecall.client.job import Job
+from fedrecall.client.predictions import EvaluateResult, Predictions
+from fedrecall.client.tasks import EvaluateTask
 from fedrecall.data.federation import Federation
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import InputError

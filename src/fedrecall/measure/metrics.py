@@ -11,7 +11,7 @@ import numpy as np
 from fedrecall.measure.forgetting import group_mean, mean_of_known
 
 if TYPE_CHECKING:
-    from fedrecall.client.work import Predictions
+    from fedrecall.client.predictions import Predictions
 
 BINS = 15  # of the calibration error
 WORST = 0.1  # the share of the clients that are the worst

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedrecall.client.work import ProbeAnswers, Trained, TrainTask
+from fedrecall.client.partial_sums import Contribution
+from fedrecall.client.tasks import TrainTask
+from fedrecall.client.update import ProbeAnswers
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
 from fedrecall.measure import forgetting
@@ -63,7 +65,7 @@ class Probes(Watcher):
         engine, states = round.engine, round.states
         return self.evaluator.predictions(round.number, engine, states, "validation", clients).correct
 
-    def result(self, round: Round, result: Trained) -> None:
+    def result(self, round: Round, result: Contribution) -> None:
         if self._probe:
             for task, answers in result.probed():
                 self._probe.add(task, answers)

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fedrecall.client.batches import steps_per_epoch
-from fedrecall.client.work import Trained
+from fedrecall.client.partial_sums import Contribution
 from fedrecall.data.federation import Federation
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.models.build import dry_batch, least_samples
@@ -84,7 +84,7 @@ class TrainingCost(Watcher):
     def before(self, round: Round) -> None:
         self._trained.clear()
 
-    def result(self, round: Round, result: Trained) -> None:
+    def result(self, round: Round, result: Contribution) -> None:
         self._trained.update(result.trained())
 
     def after(self, round: Round) -> None:

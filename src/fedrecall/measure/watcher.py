@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedrecall.client.partial_sums import Contribution
 from fedrecall.client.sums import Updates
-from fedrecall.client.work import Trained, TrainTask
+from fedrecall.client.tasks import TrainTask
 from fedrecall.engines.engine import Engine
 from fedrecall.runs.client_states import StateTable
 from fedrecall.vector import Tensors
@@ -47,7 +48,7 @@ class Watcher:
     def before(self, round: Round) -> None:
         """The model is published, and nobody has trained yet."""
 
-    def result(self, round: Round, result: Trained) -> None:
+    def result(self, round: Round, result: Contribution) -> None:
         """A client (or a group of them) gave this back; it is added to the sums."""
 
     def after(self, round: Round) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
 from fedrecall.models.build import least_samples

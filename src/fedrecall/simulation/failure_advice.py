@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from fedrecall.client.work import Task, TrainTask
+from fedrecall.client.tasks import Task, TrainTask
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import ClientError
 from fedrecall.recipe.recipe import FROM_PYTHON, NAMED, Recipe

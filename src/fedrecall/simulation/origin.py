@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.user_code import source_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrecall.client.work import TrainResult
+from fedrecall.client.update import Update
 from fedrecall.errors import InputError
 from fedrecall.measure.watcher import Watcher
 from fedrecall.runs import checkpoint, files
@@ -115,10 +115,10 @@ def refuse_absent(experiment: Experiment, states: StateTable, round: int, client
 
 def train_again(
     experiment: Experiment, states: StateTable, state: RoundState, client: int
-) -> tuple[TrainResult, Tensors]:
+) -> tuple[Update, Tensors]:
     """The client's result in the round after a state, and what it was sent."""
     round = experiment.publish(state, states, experiment.measures)
     (task,) = (task for task in round.tasks if task.client == client)
     (result,) = experiment.engine.run([task])
-    assert isinstance(result, TrainResult)
+    assert isinstance(result, Update)
     return result, round.sent

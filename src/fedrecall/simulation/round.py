@@ -14,9 +14,13 @@ import torch
 from fedrecall.algorithms.base import Population
 from fedrecall.client.batches import steps_per_epoch
 from fedrecall.client.forward_calls import ForwardPass
+from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
+from fedrecall.client.partial_sums import Contribution
+from fedrecall.client.predictions import EvaluateResult
 from fedrecall.client.sums import Sums, SumTree
-from fedrecall.client.work import EvaluateResult, Job, Missing, Trained, TrainTask
+from fedrecall.client.tasks import TrainTask
+from fedrecall.client.update import Missing
 from fedrecall.data.federation import EVERYONE, Federation
 from fedrecall.device import Device
 from fedrecall.engines import accelerators
@@ -219,7 +223,7 @@ class Experiment:
 
     def _results(
         self, round: Round, callbacks: Sequence[Watcher], *, looked_at: bool
-    ) -> Iterator[Trained | Missing]:
+    ) -> Iterator[Contribution | Missing]:
         """What the clients give back: one by one, where somebody wants to see each."""
         if any(callback.wants_each for callback in callbacks):
             for result in self.engine.run(round.tasks):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall import WSM, Algorithm, CrossEntropy, FedAvg, Federation, FedNTD, Images, InputError, Local, Moon
+from fedrecall.client.job import Job
 from fedrecall.client.lanes import check
 from fedrecall.client.lanes.decision import Steps, advice_on_steps, decide_steps
-from fedrecall.client.work import Job
 from fedrecall.models.lenet import lenet
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall import Classwise, Federation, InputError, Local, Scaffold, federate
-from fedrecall.client.work import TrainTask
+from fedrecall.client.tasks import TrainTask
 from fedrecall.engines.auto import check_execution
 from fedrecall.engines.parcels import Parcel
 from fedrecall.engines.pool import Member

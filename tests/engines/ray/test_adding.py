@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrecall.algorithms import FedAvg
+from fedrecall.client.partial_sums import PartialSum
 from fedrecall.client.sums import LEAF, Sums, SumTree
-from fedrecall.client.work import Summed, TrainResult, TrainTask
+from fedrecall.client.tasks import TrainTask
+from fedrecall.client.update import Update
 from fedrecall.engines.parcels import Parcel, stacked
 from fedrecall.engines.ray.adding import Adding, Additions, LostError
 from fedrecall.engines.ray.worker import Added
@@ -22,14 +24,14 @@ PAYLOAD = Payload((6, 6), (0, 0))
 SENT = {"w": torch.ones(6)}
 
 
-def trained(task: TrainTask) -> TrainResult:
+def trained(task: TrainTask) -> Update:
     """What a client sends: numbers over many magnitudes, so that sums depend on their order; every ninth not
     finite."""
     random = np.random.default_rng(task.order)
     w = torch.from_numpy(random.normal(size=6) * 10.0 ** random.integers(-12, 12, 6)).float()
     if task.order % 9 == 4:
         w[2] = torch.nan
-    return TrainResult(task, {"w": w}, {}, state=task.round, samples=1 + task.order % 50, steps=2, loss=0.1)
+    return Update(task, {"w": w}, {}, state=task.round, samples=1 + task.order % 50, steps=2, loss=0.1)
 
 
 class FakeCluster:
@@ -51,8 +53,8 @@ class FakeCluster:
             raise LostError
         return {name: tensor.clone() for name, tensor in self.kept[reference].items()}
 
-    def leaf(self, results: list[TrainResult]) -> tuple[Added, int]:
-        summed = Summed.leaf(results, FedAvg(), PAYLOAD, SumTree(SENT))
+    def leaf(self, results: list[Update]) -> tuple[Added, int]:
+        summed = PartialSum.leaf(results, FedAvg(), PAYLOAD, SumTree(SENT))
         dropped = [result.task.order for result in summed.dropped]
         return Added(summed.sums.scalars(), dropped, summed.sent_bytes), self.keep(summed.sums.vectors())
 
@@ -93,7 +95,7 @@ def expected(tasks: list[TrainTask]) -> Sums:
     return tree.total()
 
 
-def check(given_back: list[Summed], tasks: list[TrainTask]) -> None:
+def check(given_back: list[PartialSum], tasks: list[TrainTask]) -> None:
     tree = SumTree(SENT)
     for summed in given_back:
         summed.add_to(tree, FedAvg())

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedrecall import WSM, Classwise, Federation, InputError, Local, Run, Watcher, federate
 from fedrecall.algorithms import ALGORITHMS
-from fedrecall.client.work import Summed
+from fedrecall.client.partial_sums import PartialSum
 from fedrecall.engines.ray import engine as ray_engine
 from fedrecall.engines.ray import samples, states
 from fedrecall.errors import ClientError
@@ -132,7 +132,7 @@ def test_who_wants_to_see_each_client_is_shown_each(cluster, federation, tmp_pat
     monkeypatch.setattr(ray_engine.Ray, "train", lambda *a, **k: (given.append(r) or r for r in inner(*a, **k)))
     added = train(federation, tmp_path / "added", cluster, clients_per_round=40)
     assert given
-    assert all(isinstance(result, Summed) for result in given)
+    assert all(isinstance(result, PartialSum) for result in given)
     one_by_one = train(federation, tmp_path / "each", cluster, clients_per_round=40, callbacks=[each])
     assert len(each.seen) == 2 * 40
     assert all(result.sent["w"].isfinite().all() for result in each.seen)

@@ -20,7 +20,7 @@ from typing import Any, Self
 import cloudpickle
 import torch
 
-from fedrecall.client.work import Job
+from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.engines.answering import Message

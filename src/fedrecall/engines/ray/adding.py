@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fedrecall.client.partial_sums import PartialSum
 from fedrecall.client.sums import LEAF, Sums, node_size
-from fedrecall.client.work import Summed, TrainResult, TrainTask
+from fedrecall.client.tasks import TrainTask
+from fedrecall.client.update import Update
 from fedrecall.engines.parcels import Parcel, Rest, unstacked
 from fedrecall.engines.ray.worker import Added
 from fedrecall.vector import Tensors
@@ -62,7 +64,7 @@ class Additions:
         self._adding: list[Place] = []
         self._rows: dict[int, Rows] = {}  # by the place of their first task
         self._nodes: dict[Place, Node] = {}
-        self._results: dict[int, TrainResult] = {}  # without vectors, by place
+        self._results: dict[int, Update] = {}  # without vectors, by place
         self._leaves: dict[int, Added] = {}
         self._given = 0  # nodes of the top level that were given back
         last = LEAF * (3 * len(tasks) // (4 * LEAF))  # smaller parcels at the end, so that few workers idle there
@@ -112,7 +114,7 @@ class Additions:
             return
         tasks = [task for task in parcel.tasks if isinstance(task, TrainTask)]
         for place, result in zip(parcel.places, unstacked(list(tasks), (rest[0], {}), {})):
-            assert isinstance(result, TrainResult)
+            assert isinstance(result, Update)
             self._results[place] = result
         leaf = 0, parcel.places[0] // LEAF
         if added is not None:
@@ -166,7 +168,7 @@ class Additions:
                 self._nodes.pop((level, number), None)
         self._ask_for(covered[0], covered[-1] + 1, self._size)
 
-    def ready(self) -> Iterator[Summed]:
+    def ready(self) -> Iterator[PartialSum]:
         """The nodes of the top level whose turn it is."""
         while not self.over() and (self._top, self._given) in self._nodes:
             place = self._top, self._given
@@ -180,7 +182,7 @@ class Additions:
             self._given += 1
             yield self._summed(place, node, vectors)
 
-    def _summed(self, place: Place, node: Node, vectors: Tensors) -> Summed:
+    def _summed(self, place: Place, node: Node, vectors: Tensors) -> PartialSum:
         covered = self._covers(place)
         leaves = [self._leaves.pop(leaf) for leaf in range(covered[0] // LEAF, covered[-1] // LEAF + 1)]
         out = {order for leaf in leaves for order in leaf.dropped}
@@ -188,4 +190,4 @@ class Additions:
         accepted = [result for result in results if result.task.order not in out]
         dropped = [result for result in results if result.task.order in out]
         sums = Sums.of(vectors, node.added.scalars)
-        return Summed(*place, sums, accepted, dropped, sum(leaf.sent_bytes for leaf in leaves))
+        return PartialSum(*place, sums, accepted, dropped, sum(leaf.sent_bytes for leaf in leaves))

@@ -20,8 +20,11 @@ from typing import Any, Self
 import cloudpickle
 import torch
 
+from fedrecall.client.job import Job
+from fedrecall.client.partial_sums import Contribution, PartialSum, Result
 from fedrecall.client.sums import LEAF
-from fedrecall.client.work import Job, Missing, Result, Summed, Trained, TrainTask
+from fedrecall.client.tasks import TrainTask
+from fedrecall.client.update import Missing
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.engines.answering import Message
@@ -132,14 +135,14 @@ class Ray(WorkerPool[Actor]):
         self._version += 1
         self._published = self._ray.put((pack(server), pack(buffers)))
 
-    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Trained | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Contribution | Missing]:
         if len(tasks) <= LEAF or len({member.node for member in self._members if member.ready}) < 2:
             yield from super().train(tasks, looked_at=looked_at)
             return
         self._additions = Additions(list(tasks), self._parcel_size(len(tasks)), self._fetch, looked_at=looked_at)
         try:
             for result in self._through(self._additions):
-                assert isinstance(result, Summed)
+                assert isinstance(result, PartialSum)
                 yield result
         finally:
             self._additions = None

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from fedrecall.client.partial_sums import PartialSum
 from fedrecall.client.sums import Scalars, Sums, SumTree
-from fedrecall.client.work import Summed, Task, TrainResult
+from fedrecall.client.tasks import Task
+from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation, Handle
 from fedrecall.device import Device
@@ -152,9 +154,9 @@ class RayWorker:
         return ("added", None, Added(total.scalars(), [], 0)), pack(total.vectors())
 
     def _leaf(self, results: list[Answer], *, looked_at: bool) -> tuple[Added, Packed]:
-        trained = [result for result in results if isinstance(result, TrainResult)]
+        trained = [result for result in results if isinstance(result, Update)]
         tree = SumTree(self._sent if looked_at else None)
-        summed = Summed.leaf(trained, self._worker.job.algorithm, self._worker.flat.payload, tree)
+        summed = PartialSum.leaf(trained, self._worker.job.algorithm, self._worker.flat.payload, tree)
         dropped = [result.task.order for result in summed.dropped]
         return Added(summed.sums.scalars(), dropped, summed.sent_bytes), pack(summed.sums.vectors())
 

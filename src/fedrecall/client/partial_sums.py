@@ -1,0 +1,154 @@
+"""Updates that an engine has added up, or keeps stacked, because nobody needs them one by one."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, compress
+
+import torch
+from torch import Tensor
+
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.predictions import EvaluateResult
+from fedrecall.client.sums import LEAF, Sums, SumTree
+from fedrecall.client.tasks import TrainTask
+from fedrecall.client.update import Missing, ProbeAnswers, Update, is_finite, look_at_update
+from fedrecall.vector import Payload, Tensors
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The clients of a group, column by column."""
+
+    tasks: Sequence[TrainTask]
+    samples: list[int]
+    steps: list[int]
+    losses: list[float]
+    weights: list[float]  # of their models in the sum
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Samples and steps of each."""
+        return list(zip(self.samples, self.steps))
+
+    def only(self, kept: Sequence[bool]) -> Rows:
+        tasks, samples = list(compress(self.tasks, kept)), list(compress(self.samples, kept))
+        steps, losses = list(compress(self.steps, kept)), list(compress(self.losses, kept))
+        return Rows(tasks, samples, steps, losses, list(compress(self.weights, kept)))
+
+
+@dataclass
+class UpdateGroup:
+    """What several clients' training gives back together, a row each: their models. They keep no state."""
+
+    rows: Rows
+    models: Sequence[Tensor]  # all rows, as blocks of some
+    buffers: Tensors  # stacked, or none
+    weight: float  # of all rows together
+    summed: Tensors  # the rows of the models, "w", and of the buffers "b", so weighted
+
+    @classmethod
+    def of(
+        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, summed: Tensor | None = None
+    ) -> UpdateGroup:
+        """The group and its sums, where that of the models is not there: in the model's precision, for groups are
+        equal to `serial` up to rounding."""
+        sums = {"w": weighted_sum(models, rows.weights) if summed is None else summed}
+        if buffers:
+            sums["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
+        return cls(rows, models, buffers, sum(rows.weights), sums)
+
+    def states(self) -> dict[int, int]:
+        return {}
+
+    def trained(self) -> list[tuple[int, int]]:
+        return self.rows.pairs()
+
+    def probed(self) -> list[tuple[TrainTask, ProbeAnswers]]:
+        return []  # who is probed is not in a group
+
+    def bytes(self, payload: Payload) -> int:
+        return payload.bytes({}, self.buffers) + len(self.rows.tasks) * payload.bytes({"w": self.models[0][0]}, {})
+
+    def finite_part(self, algorithm: Algorithm) -> tuple[UpdateGroup | None, list[int]]:
+        if all(is_finite(tensor) for tensor in self.summed.values()):
+            return self, []
+        w = torch.cat(list(self.models))
+        tensors = [t for t in (w, *self.buffers.values()) if t.is_floating_point()]
+        good = torch.stack([tensor.isfinite().all(1) for tensor in tensors]).all(0)
+        dropped = [task.client for task, kept in zip(self.rows.tasks, good.tolist()) if not kept]
+        if not good.any():
+            return None, dropped
+        buffers = {name: stacked[good] for name, stacked in self.buffers.items()}
+        rows = self.rows.only(good.tolist())
+        return UpdateGroup.of(rows, [w[good]], buffers), dropped
+
+    def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
+        """All rows at once, each with its weight."""
+        sums = tree.leaf(self.rows.tasks[0].order)
+        sums.add_tensor("w", self.summed["w"], 1.0, self.weight)
+        if self.buffers:
+            sums.add_buffers(self.summed["b"], 1.0, self.buffers["i"].amax(0))
+        sums.samples += sum(self.rows.samples)
+        sums.loss += sum(map(operator.mul, self.rows.samples, self.rows.losses))
+        if tree.sent:
+            for w in chain.from_iterable(self.models):
+                look_at_update(sums, tree, {"w": w}, algorithm)
+
+
+@dataclass
+class PartialSum:
+    """What clients that are one node of the sum gave back together, added up where they trained."""
+
+    level: int  # of the node in the tree of sums
+    number: int
+    sums: Sums
+    accepted: list[Update]  # without their vectors
+    dropped: list[Update]  # whose numbers are not finite
+    sent_bytes: int
+
+    @classmethod
+    def leaf(cls, results: Sequence[Update], algorithm: Algorithm, payload: Payload, tree: SumTree) -> PartialSum:
+        """The clients of one leaf, added up in an empty tree."""
+        accepted, dropped, sent_bytes = [], [], 0
+        for result in results:
+            good, _ = result.finite_part(algorithm)
+            if good is None:
+                dropped.append(result.without_vectors())
+                continue
+            good.add_to(tree, algorithm)
+            sent_bytes += good.bytes(payload)
+            accepted.append(good.without_vectors())
+        return cls(0, results[0].task.order // LEAF, tree.total(), accepted, dropped, sent_bytes)
+
+    def states(self) -> dict[int, int]:
+        return {result.task.client: result.state for result in (*self.accepted, *self.dropped)}
+
+    def trained(self) -> list[tuple[int, int]]:
+        return [(result.samples, result.steps) for result in self.accepted]
+
+    def probed(self) -> list[tuple[TrainTask, ProbeAnswers]]:
+        return [found for result in self.accepted for found in result.probed()]
+
+    def bytes(self, payload: Payload) -> int:
+        return self.sent_bytes
+
+    def finite_part(self, algorithm: Algorithm) -> tuple[PartialSum | None, list[int]]:
+        return self if self.accepted else None, [result.task.client for result in self.dropped]
+
+    def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
+        tree.graft(self.level, self.number, self.sums)
+
+
+Contribution = Update | UpdateGroup | PartialSum
+Result = Contribution | EvaluateResult | Missing
+
+
+def weighted_sum(models: Sequence[Tensor], weights: list[float]) -> Tensor:
+    """Of the rows of all blocks."""
+    parts = torch.split(torch.tensor(weights, dtype=models[0].dtype), [len(block) for block in models])
+    total = parts[0] @ models[0]
+    for part, block in zip(parts[1:], models[1:]):
+        total.addmv_(block.t(), part)
+    return total
