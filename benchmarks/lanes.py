@@ -21,6 +21,8 @@ import torch
 from torch import nn
 
 from fedrecall import CrossEntropy, FedAvg, Local
+from fedrecall.client.batch import Batch
+from fedrecall.client.job import Job
 from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.jit import HASWELL, Code, Cpu, host
 from fedrecall.client.lanes.kernels.ir import LANES, Function, Module
@@ -30,7 +32,7 @@ from fedrecall.client.lanes.kernels.program import Program
 from fedrecall.client.lanes.kernels.steps import ClientsProgram, SamplesProgram
 from fedrecall.client.lanes.lowering import lower
 from fedrecall.client.lanes.samples import LanesStep
-from fedrecall.client.step import NOTHING, ExactStep
+from fedrecall.client.step import ExactStep, Step
 from fedrecall.data.transform import Plain
 from fedrecall.models.lenet import lenet
 from fedrecall.vector import FlatModel
@@ -108,19 +110,20 @@ def ratio(module: nn.Module, shape: tuple[int, ...], batch: int) -> float:
     x, target = torch.randn(batch, *shape), torch.arange(batch) % 10
     if x.ndim == 4:
         x = x.contiguous(memory_format=torch.channels_last)
-    local, loss, algorithm = Local(batch_size=batch), CrossEntropy(), FedAvg()
+    job = Job(lambda: module, FedAvg(), CrossEntropy(), Local(batch_size=batch), 0)
     flats = [FlatModel(copy.deepcopy(module)) for _ in range(2)]
-    lowering = lower(flats[1], x[:2], Plain(), local, algorithm, loss)
-    ways = [ExactStep(flats[0], loss, algorithm, local), LanesStep(lowering, flats[1], loss, local)]
+    lowering = lower(flats[1], x[:2], Plain(), job.local, job.algorithm, job.objective, job.optimiser)
+    lanes = LanesStep(lowering, flats[1], job.objective, job.local)
+    ways: list[Step] = [ExactStep(flats[0], job), lanes]
     for step in ways * 3:
-        step(x, target, NOTHING)
+        step(Batch(x, target))
     found = []
     for _ in range(9):
         times = []
         for step in ways:
             began = time.process_time()
             for _ in range(max(1, 640 // batch)):
-                step(x, target, NOTHING)
+                step(Batch(x, target))
             times.append(time.process_time() - began)
         found.append(times[1] / times[0])
     return statistics.median(found)

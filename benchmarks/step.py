@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Images, Local
+from fedrecall.client.batch import Batch
 from fedrecall.client.job import Job
 from fedrecall.client.worker import Worker
 from fedrecall.engines.malloc import keep_freed_memory
@@ -90,13 +91,13 @@ def main() -> int:
         flops = flops_per_sample(worker.flat, worker.federation) * len(target)
         worker.flat.module.train()
         x = worker.federation.transform(samples)
-        whole = best(lambda: worker.step(x, target))
+        whole = best(lambda: worker.step(Batch(x, target)))
         batch = best(lambda: worker.federation.transform(samples))
         update = best(lambda: worker.flat.w.add_(worker.flat.g))
         with Timed() as timed:
             for _ in range(REPEATS):
                 timed.steps.append({})
-                worker.step(x, target)
+                worker.step(Batch(x, target))
     print(f"a step {whole:.0f} us, its batch {batch:.0f}, the update {update:.0f}; "
           f"floor {flops / rate:.0f} us for {flops / 1e6:.1f} MFLOP")  # fmt: skip
     parts = {key: sorted(times[key] for times in timed.steps)[REPEATS // 20] * 1e6 for key in timed.steps[0]}

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrecall import LocalSteps
+from fedrecall.optimisers import SGD
 
 KS = st.integers(1, 300)
 
@@ -16,7 +17,7 @@ KS = st.integers(1, 300)
 @given(K=KS, rho=st.floats(0.0, 0.99), lr=st.floats(1e-4, 10.0))
 def test_momentum_makes_k_steps_into_k_eff(K, rho, lr) -> None:
     K_eff = (K - rho * (1 - rho**K) / (1 - rho)) / (1 - rho)
-    assert LocalSteps(K, lr, rho, samples=7).accumulated() == pytest.approx(K_eff, rel=1e-8)
+    assert LocalSteps(K, lr, 7, SGD(momentum=rho)).accumulated() == pytest.approx(K_eff, rel=1e-8)
 
 
 @settings(max_examples=60, deadline=None)
@@ -24,7 +25,7 @@ def test_momentum_makes_k_steps_into_k_eff(K, rho, lr) -> None:
 def test_a_proximal_term_makes_k_steps_a_geometric_sum(K, lr, mu) -> None:
     # FedNova's paper: a = [(1 - lr mu)^(K-1), .., 1 - lr mu, 1].
     a = sum((1 - lr * mu) ** k for k in range(K))
-    assert LocalSteps(K, lr, 0.0, samples=7).accumulated(mu) == pytest.approx(a, rel=1e-8)
+    assert LocalSteps(K, lr, 7).accumulated(mu) == pytest.approx(a, rel=1e-8)
 
 
 @pytest.mark.parametrize("K", [1, 2, 7, 50])
@@ -37,8 +38,8 @@ def test_it_is_the_way_that_torchs_sgd_goes(K, rho, lr, mu) -> None:
         optimiser.zero_grad()
         (y + mu / 2 * y.square()).backward()  # gradient 1, and a proximal term around 0
         optimiser.step()
-    assert LocalSteps(K, lr, rho, samples=7).accumulated(mu) == pytest.approx(-y.item() / lr, rel=1e-10)
+    assert LocalSteps(K, lr, 7, SGD(momentum=rho)).accumulated(mu) == pytest.approx(-y.item() / lr, rel=1e-10)
 
 
 def test_no_steps_go_nowhere() -> None:
-    assert LocalSteps(0, 0.1, 0.9, samples=7).accumulated(0.5) == 0.0
+    assert LocalSteps(0, 0.1, 7, SGD(momentum=0.9)).accumulated(0.5) == 0.0

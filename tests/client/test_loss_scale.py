@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 
 import torch
+from exact_steps import exact_step
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedrecall import FedAvg, Local
+from fedrecall.client.batch import Batch
 from fedrecall.client.loss_scale import FIRST, LossScale
 from fedrecall.client.step import ExactStep
 from fedrecall.objectives import LossFunction
@@ -27,10 +28,10 @@ def stepped(factor: float, precision: str) -> tuple[FlatModel, ExactStep]:
         return factor * F.cross_entropy(logits, target)
 
     flat = FlatModel(copy.deepcopy(model()).train())
-    step = ExactStep(flat, LossFunction(loss), FedAvg(), Local(precision=precision))
-    step.begin_client({})
+    step = exact_step(flat, LossFunction(loss), precision=precision)
+    step.begin_client(0.1, {})
     torch.manual_seed(1)
-    step(torch.randn(16, 6), torch.arange(16) % 3)
+    step(Batch(torch.randn(16, 6), torch.arange(16) % 3))
     return flat, step
 
 

@@ -10,6 +10,7 @@ from torch.fx import GraphModule
 from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, FedAvg
+from fedrecall.client.batch import Batch
 from fedrecall.client.mapped import MappedSteps, UntraceableError, aten, finish, trace, without_repeats
 from fedrecall.objectives import LossFunction
 from fedrecall.vector import FlatModel
@@ -59,7 +60,7 @@ def mapped_over(model: nn.Module) -> MappedSteps:
     return MappedSteps(FlatModel(model.train()), CrossEntropy(), FedAvg())
 
 
-def inputs_of(mapped: MappedSteps, size: int, *, shared: bool) -> list[Tensor]:
+def inputs_of(mapped: MappedSteps, size: int, *, shared: bool) -> tuple[Batch, list[Tensor]]:
     """A batch and a target for each client, its parameters or those of all, and its buffers."""
     flat, random = mapped.flat, torch.Generator().manual_seed(size)
     x = torch.randn(CLIENTS, size, 6, generator=random)
@@ -68,21 +69,21 @@ def inputs_of(mapped: MappedSteps, size: int, *, shared: bool) -> list[Tensor]:
     buffers = [
         buffer.expand(CLIENTS, *buffer.shape) for buffer in (flat.float_buffers | flat.int_buffers).values()
     ]
-    return [x, target, *[slot.view(w) for slot in flat.parameter_slots], *buffers]
+    return Batch(x, target), [*[slot.view(w) for slot in flat.parameter_slots], *buffers]
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one model for all", "a model for each"])
 def test_a_mapped_step_has_the_loss_and_gradient_of_each_client(shared) -> None:
     mapped = mapped_over(nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Tanh(), nn.Linear(5, 4)))
-    inputs = inputs_of(mapped, 8, shared=shared)
-    mapped.make(inputs, [], [])
-    loss, gradients, _ = mapped(inputs)
+    batch, views = inputs_of(mapped, 8, shared=shared)
+    mapped.make(batch, views)
+    loss, gradients, _ = mapped(batch, views)
     for k in range(CLIENTS):
         own = {
             slot.name: (view if shared else view[k]).detach().clone().requires_grad_()
-            for slot, view in zip(mapped.flat.parameter_slots, inputs[2:])
+            for slot, view in zip(mapped.flat.parameter_slots, views)
         }
-        expected = F.cross_entropy(functional_call(mapped.flat.module, own, (inputs[0][k],)), inputs[1][k])
+        expected = F.cross_entropy(functional_call(mapped.flat.module, own, (batch.x[k],)), batch.target[k])
         torch.testing.assert_close(loss[k], expected.detach())
         for gradient, wanted in zip(gradients, torch.autograd.grad(expected, list(own.values()))):
             torch.testing.assert_close(gradient[k], wanted)
@@ -90,10 +91,10 @@ def test_a_mapped_step_has_the_loss_and_gradient_of_each_client(shared) -> None:
 
 def test_a_mapped_step_returns_the_new_statistics_of_each_client() -> None:
     mapped = mapped_over(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)))
-    inputs = inputs_of(mapped, 8, shared=True)
-    mapped.make(inputs, [], [])
-    _, _, (mean, _, counted) = mapped(inputs)
-    hidden = mapped.flat.module[0](inputs[0])
+    batch, views = inputs_of(mapped, 8, shared=True)
+    mapped.make(batch, views)
+    _, _, (mean, _, counted) = mapped(batch, views)
+    hidden = mapped.flat.module[0](batch.x)
     torch.testing.assert_close(mean, 0.1 * hidden.mean(1).detach())
     assert counted.tolist() == [1] * CLIENTS
     assert mapped.flat.buffers()["i"].tolist() == [0]  # the model's own stay as they were
@@ -103,18 +104,18 @@ def test_frozen_parameters_are_those_of_the_model() -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4))
     model[0].requires_grad_(False)
     mapped = mapped_over(model)
-    inputs = inputs_of(mapped, 8, shared=True)
-    mapped.make(inputs, [], [])
-    expected = F.cross_entropy(model(inputs[0][1]), inputs[1][1])
-    torch.testing.assert_close(mapped(inputs)[0][1], expected.detach())
+    batch, views = inputs_of(mapped, 8, shared=True)
+    mapped.make(batch, views)
+    expected = F.cross_entropy(model(batch.x[1]), batch.target[1])
+    torch.testing.assert_close(mapped(batch, views)[0][1], expected.detach())
 
 
 def test_a_loss_may_keep_weights_of_classes() -> None:
     model, loss = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)), nn.CrossEntropyLoss(torch.rand(4))
     mapped = MappedSteps(FlatModel(model), LossFunction(loss), FedAvg())
-    inputs = inputs_of(mapped, 8, shared=True)
-    mapped.make(inputs, [], [])
-    torch.testing.assert_close(mapped(inputs)[0][2], loss(model(inputs[0][2]), inputs[1][2]).detach())
+    batch, views = inputs_of(mapped, 8, shared=True)
+    mapped.make(batch, views)
+    torch.testing.assert_close(mapped(batch, views)[0][2], loss(model(batch.x[2]), batch.target[2]).detach())
 
 
 def test_a_graph_is_made_once_for_each_shape(monkeypatch) -> None:
@@ -122,7 +123,7 @@ def test_a_graph_is_made_once_for_each_shape(monkeypatch) -> None:
     traced = mapped._traced
     monkeypatch.setattr(mapped, "_traced", lambda *given: (made.append(given), traced(*given))[1])
     for size in (8, 5, 8, 5):
-        mapped.make(inputs_of(mapped, size, shared=True), [], [])
+        mapped.make(*inputs_of(mapped, size, shared=True))
     assert len(made) == 2
 
 
@@ -155,4 +156,4 @@ class Deciding(nn.Linear):
 def test_a_model_that_cannot_be_mapped_is_refused(model, reason) -> None:
     mapped = mapped_over(model)
     with pytest.raises(UntraceableError, match=reason):
-        mapped.make(inputs_of(mapped, 8, shared=True), [], [])
+        mapped.make(*inputs_of(mapped, 8, shared=True))

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from exact_steps import exact_step
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedrecall import WSM, CrossEntropy, FedAvg, FedNTD, FedVLS, Local, Moon, Objective
-from fedrecall.client.sgd import SGD
-from fedrecall.client.step import NOTHING, Compared, ExactStep
+from fedrecall import WSM, CrossEntropy, FedAvg, FedNTD, FedVLS, Moon, Objective
+from fedrecall.client.batch import Batch
 from fedrecall.labels import Labels
 from fedrecall.models.lenet import lenet
 from fedrecall.vector import FlatModel, Tensors
@@ -125,13 +125,13 @@ def seed_all() -> None:
 def walk(model: nn.Module, **local: object) -> tuple[FlatModel, list[float]]:
     """The model after some steps of plain SGD, and their losses."""
     flat = FlatModel(copy.deepcopy(model).train())
-    step = ExactStep(flat, CrossEntropy(), FedAvg(), Local(batch_size=16, **local))
-    step.begin_client({})
-    optimiser, losses = SGD(LR, 0.0, 0.0), []
+    step = exact_step(flat, CrossEntropy(), batch_size=16, weight_decay=0.0, **local)
+    step.begin_client(LR, {})
+    losses = []
     seed_all()
     for s in range(STEPS):
-        losses.append(float(step(*batch(s))))
-        optimiser.step(flat.w, flat.g)
+        losses.append(float(step(Batch(*batch(s)))))
+        step.descend()
     return flat, losses
 
 
@@ -173,13 +173,11 @@ def test_the_gradient_is_that_of_the_objective_plus_the_penalty(objective, algor
     model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 12), nn.Tanh(), nn.Linear(12, 10))
     x, target = batch(0)
     teacher, sent, previous = torch.randn(16, 10), torch.randn(16, 12), torch.randn(16, 12)
-    compared = Compared(
-        teacher if objective.needs else None, *((sent, previous) if "features" in algorithm.needs else ())
-    )
-    flat = FlatModel(copy.deepcopy(model))
-    step = ExactStep(flat, objective, algorithm, Local(batch_size=16))
-    step.begin_client(objective.prepare(LABELS))
-    loss = step(x, target, compared)
+    flat, prepared = FlatModel(copy.deepcopy(model)), objective.prepare(LABELS)
+    step = exact_step(flat, objective, algorithm, batch_size=16)
+    step.begin_client(LR, prepared)
+    compared = [teacher if objective.needs else None, *((sent, previous) if "features" in algorithm.needs else ())]
+    loss = step(Batch(x, target, prepared, *compared))
     features, logits = features_and_logits(model, x)
     expected = objective(logits, target, objective.prepare(LABELS), teacher)
     if algorithm.needs:
@@ -202,20 +200,21 @@ class Chosen(Objective):
 
 def test_prepared_tensors_may_have_another_size_for_each_client() -> None:
     model, objective = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), Chosen()
-    step, (x, target) = ExactStep(FlatModel(model), objective, FedAvg(), Local(batch_size=16)), batch(0)
+    step, (x, target) = exact_step(FlatModel(model), objective, batch_size=16), batch(0)
     for classes in ([1, 2], [0, 3, 4, 9], [5]):
         counts = torch.bincount(torch.tensor(classes), minlength=10)
-        step.begin_client(objective.prepare(Labels(counts, counts / counts.sum())))
+        prepared = objective.prepare(Labels(counts, counts / counts.sum()))
+        step.begin_client(LR, prepared)
         expected = model(x)[:, classes].square().sum()
-        assert torch.equal(step(x, target, NOTHING), expected)
+        assert torch.equal(step(Batch(x, target, prepared)), expected)
 
 
 def test_a_gradient_is_written_anew_by_each_step() -> None:
     flat, (x, target) = FlatModel(made("lenet")), batch(0)
-    step = ExactStep(flat, CrossEntropy(), FedAvg(), Local(batch_size=16))
-    step(x, target)
+    step = exact_step(flat, CrossEntropy(), batch_size=16)
+    step(Batch(x, target))
     first = flat.g.clone()
-    step(x, target)
+    step(Batch(x, target))
     assert torch.equal(flat.g, first)
 
 

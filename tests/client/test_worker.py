@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrecall import WSM, Algorithm, CrossEntropy, FedAvg, Federation, Images, InputError, Local
-from fedrecall.client.batches import batches
+from fedrecall.client.batches import LocalPlan
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import lowering_of
-from fedrecall.client.sgd import SGD
 from fedrecall.client.tasks import EvaluateTask, TrainTask
 from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
 from fedrecall.models.build import refuse_broken_convolutions
+from fedrecall.optimisers import SGD
 from fedrecall.recipe.settings import Schedule
 from fedrecall.rng import Shuffle
 from fedrecall.runs.client_states import StateFiles
@@ -86,7 +86,8 @@ def in_lanes(made: Worker) -> Worker:
 
 
 def orders(samples: int, **local) -> list[np.ndarray]:
-    return [batch.numpy() for batch in batches(np.arange(samples) + 1000, Local(**local), Shuffle(0, 1, 2))]
+    plan = LocalPlan.of(Local(**local), samples)
+    return [batch.numpy() for batch in plan.batches(np.arange(samples) + 1000, Shuffle(0, 1, 2))]
 
 
 def test_450_samples_are_7_steps_an_epoch_and_21_in_three() -> None:
@@ -175,13 +176,13 @@ def test_steps_are_those_of_torch_to_the_bit(momentum: float, weight_decay: floa
     w = torch.randn(50)
     parameter = nn.Parameter(w.clone())
     torchs = torch.optim.SGD([parameter], lr=0.1, momentum=momentum, weight_decay=weight_decay, foreach=False)
-    ours = SGD(0.1, momentum, weight_decay)
+    ours, state = SGD(weight_decay, momentum), {}
     for _ in range(4):
         g = torch.randn(50)
         parameter.grad = g.clone()
         torchs.step()
         ours.decay(w, g)
-        ours.step(w, g)
+        ours.step(w, g, state, 0.1)
     assert torch.equal(w, parameter.detach())
 
 

@@ -25,11 +25,12 @@ from fedrecall import (
     Run,
     federate,
 )
+from fedrecall.client.batches import LocalPlan
 from fedrecall.client.predictions import Predictions
 from fedrecall.client.sums import Updates
 from fedrecall.measure import evaluator as evaluation
 from fedrecall.measure.metrics import METRICS, calibration_error, client_metrics, pooled_metrics
-from fedrecall.measure.training_cost import Operations, samples_trained
+from fedrecall.measure.training_cost import Operations
 from fedrecall.simulation.summary import to_target
 
 RANDOM = np.random.default_rng(0)
@@ -129,7 +130,7 @@ def test_one_update_has_no_cosine() -> None:
     [(450, 21, "drop", 21 * 64), (450, 24, "keep", 3 * 450), (30, 3, "drop", 90), (450, 10, "keep", 450 + 128)],
 )
 def test_samples_of_local_steps(samples: int, steps: int, partial: str, seen: int) -> None:
-    assert samples_trained(samples, steps, Local(partial_batch=partial), least=1) == seen
+    assert LocalPlan.of(Local(partial_batch=partial), samples, steps=steps).samples_seen == seen
 
 
 LINES = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedrecall.client.batches import steps_per_epoch
+from fedrecall.client.batches import LocalPlan
 from fedrecall.recipe.files import shipped
 from fedrecall.recipe.layers import load
 from fedrecall.recipe.recipe import Recipe
@@ -76,15 +76,15 @@ def sizes(name: str) -> tuple[int, int]:
 def test_a_client_of_100_has_450_samples_and_takes_21_steps_or_24_with_the_preset() -> None:
     assert sizes("resnet18-cifar10") == (450, 50)
     ours, theirs = (load("resnet18-cifar10", words).local for words in ([], ["preset=authors"]))
-    assert 3 * steps_per_epoch(450, ours) == 3 * 7  # 450 = 7 x 64 + 2
-    assert 3 * steps_per_epoch(450, theirs) == 3 * 8
+    assert LocalPlan.of(ours, 450).steps == 3 * 7  # 450 = 7 x 64 + 2
+    assert LocalPlan.of(theirs, 450).steps == 3 * 8
 
 
 def test_a_client_of_30_has_1666_samples_1499_of_them_to_train_on() -> None:
     assert sizes("resnet18-30-clients") == (1499, 167)  # 50,000 // 30 = 1666, a tenth of which is 166.6
     ours, theirs = (load("resnet18-30-clients", words).local for words in ([], ["preset=authors"]))
-    assert 3 * steps_per_epoch(1499, ours) == 3 * 23  # 1499 = 23 x 64 + 27
-    assert 3 * steps_per_epoch(1499, theirs) == 3 * 24
+    assert LocalPlan.of(ours, 1499).steps == 3 * 23  # 1499 = 23 x 64 + 27
+    assert LocalPlan.of(theirs, 1499).steps == 3 * 24
 
 
 def test_each_recipe_that_inherits_says_only_what_differs() -> None:

@@ -11,6 +11,7 @@ from fedrecall import CrossEntropy, FedAvg, Local, Objective
 from fedrecall.client.lanes.lowering import Lowering, lower
 from fedrecall.data.transform import Plain
 from fedrecall.models.lenet import lenet
+from fedrecall.optimisers import SGD
 from fedrecall.vector import FlatModel
 
 NETS = {
@@ -58,5 +59,5 @@ def batch(name: str, samples: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def lowering_of(flat: FlatModel, x: Tensor, objective: Objective | None = None, **given: Any) -> Lowering:
     """What kernels compute of a model; `given` may replace the arguments of `lower`."""
-    rest = {"transform": Plain(), "local": Local(step="lanes"), "algorithm": FedAvg()} | given
+    rest = {"transform": Plain(), "local": Local(step="lanes"), "algorithm": FedAvg(), "optimiser": SGD()} | given
     return lower(flat, x[:2], objective=objective or CrossEntropy(), **rest)

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedrecall import Federation, Images, Local
+from fedrecall.client import batch as client_batch
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
 from fedrecall.client.lanes.samples import LanesStep
-from fedrecall.client.step import Compared
 from fedrecall.front.federate import ALGORITHM, OBJECTIVE
 from fedrecall.labels import Labels
 from fedrecall.objectives import WSM, CrossEntropy
-from fedrecall.vector import FlatModel
+from fedrecall.vector import FlatModel, Tensors
 
 NUDGE = 1e-5  # of the weights, relative: more than the rounding of a float32 step does to what is compared
 TIMES_EAGER = 4.0  # the error that a step in lanes may have, in those of PyTorch's own float32 step
@@ -59,10 +59,11 @@ def lanes_problems(case: Case) -> list[str] | None:
     loss, exact = gradient(module, batch, objective)
     own_loss, own = gradient(case.instance, batch, objective, torch.float32)
     step = LanesStep(lowering, flat, objective, local)
-    step.begin_client(objective.prepare(batch.labels) if objective.knows_labels else {})
+    prepared = objective.prepare(batch.labels) if objective.knows_labels else {}
+    step.begin_client(0.1, prepared)
     rows = torch.arange(local.batch_size) % len(batch.x)
-    taken(step, batch.only(rows))  # a whole batch, which must leave nothing to the one behind it
-    found_loss = taken(step, batch)
+    taken(step, batch.only(rows), prepared)  # a whole batch, which must leave nothing to the one behind it
+    found_loss = taken(step, batch, prepared)
     found = torch.cat([slot.view(flat.g).reshape(-1) for slot in flat.parameter_slots]).double()
     allowed = TIMES_EAGER * float((own - exact).norm()) + ROUNDING * float(exact.norm())
     problems = []
@@ -73,10 +74,10 @@ def lanes_problems(case: Case) -> list[str] | None:
     return problems
 
 
-def taken(step: LanesStep, batch: Batch) -> float:
+def taken(step: LanesStep, batch: Batch, prepared: Tensors) -> float:
     """Take a step; return the loss."""
     x = batch.stored if step.reads_bytes else batch.x.float()
-    return float(step(x, batch.target, Compared(teacher=batch.teacher.float())))
+    return float(step(client_batch.Batch(x, batch.target, prepared, batch.teacher.float())))
 
 
 def first_batch(case: Case, federation: Federation, dtype: torch.dtype) -> Batch:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
 
+from fedrecall.optimisers import SGD, Optimiser
 from fedrecall.vector import Tensors
 
 Finished = tuple[Tensors, Tensors]  # what a client sends, and its new state
@@ -15,28 +16,27 @@ Totals = dict[str, float]  # the sums of the weights, by the name of what was se
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """The local training as it was taken."""
+    """Summary of one client's local training."""
 
     steps: int  # K: optimiser steps
     lr: float  # eta_l: the local rate of this round
-    momentum: float  # rho
     samples: int  # n_i: the client's training samples
+    optimiser: Optimiser = field(default_factory=SGD)
+
+    @property
+    def momentum(self) -> float:
+        """Return rho, the momentum of local SGD."""
+        return float(getattr(self.optimiser, "momentum", 0.0))
 
     def accumulated(self, mu: float = 0.0) -> float:
-        """|a|_1: K steps along one constant gradient g move the model by -lr |a|_1 g.
+        """Return |a|_1: K steps along one constant gradient g move the model by -lr |a|_1 g.
 
         K without momentum; `mu` is the strength of a proximal term, which holds the model back.
 
-        >>> LocalSteps(steps=3, lr=0.1, momentum=0.0, samples=1).accumulated()
+        >>> LocalSteps(steps=3, lr=0.1, samples=1).accumulated()
         3.0
-        >>> LocalSteps(steps=3, lr=0.1, momentum=0.5, samples=1).accumulated()   # 1, 1.5 and 1.75
-        4.25
         """
-        moved = velocity = 0.0
-        for _ in range(self.steps):
-            velocity = self.momentum * velocity + 1 - self.lr * mu * moved
-            moved += velocity
-        return moved
+        return self.optimiser.moved(self.steps, self.lr, mu)
 
 
 @dataclass(frozen=True)

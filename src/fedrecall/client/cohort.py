@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedrecall.client.batch import Batch
 from fedrecall.client.draws import draws
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.inputs import Inputs
@@ -22,9 +23,9 @@ from fedrecall.client.job import Job
 from fedrecall.client.mapped import MappedSteps
 from fedrecall.client.partial_sums import Rows
 from fedrecall.client.plan import Plan
-from fedrecall.client.step import Compared
 from fedrecall.data.transform import Generators
 from fedrecall.labels import Labels, shares
+from fedrecall.optimisers import SGD
 from fedrecall.rng import torch_stream
 from fedrecall.vector import Tensors
 
@@ -54,8 +55,8 @@ class Cohort:
         self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
         self._augments = federation.augments
         self._made: set[tuple[int, int, bool]] = set()
-        # Is a step no more than w - lr g?
-        self._plain = not (job.algorithm.corrects or job.local.momentum or job.local.weight_decay)
+        # Whether a step is no more than w - lr g.
+        self._plain = job.optimiser == SGD() and not job.algorithm.corrects
 
     def train(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
         """All local steps of these clients, from the published model or from what they have of their own."""
@@ -91,15 +92,13 @@ class Cohort:
         for key in sorted(missing):
             _, size, at_start = key
             first = sum(plan.sizes[: needed[key]])
-            x, target = self._batch(plan.positions[:, first : first + size], None)
-            compared = self._compared(x).tensors()
-            views = self._views(server["w"] if at_start else w, b, i)
-            self.mapped.make([x, target, *views, *client.values(), *compared.values()], [*client], [*compared])
+            batch = self._batch(plan.positions[:, first : first + size], None, client)
+            self.mapped.make(batch, self._views(server["w"] if at_start else w, b, i))
             self._made.add(key)
 
     def _mapped_steps(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
         """The step of one client, mapped over all of them."""
-        tasks, job, local, here, before = plan.tasks, self.job, self.job.local, self.flat.w.device, states
+        tasks, job, here, before, lr = plan.tasks, self.job, self.flat.w.device, states, plan.tasks[0].lr
         server, buffers = self.device.put(server), self.device.put(buffers)
         states = [self.device.put(state) for state in states]
         w = self._stacked("w", server["w"], states, own=job.algorithm.personal)
@@ -107,32 +106,33 @@ class Cohort:
         i = self._stacked("i", buffers["i"], states, own=job.own_buffers)
         together = int(plan.steps.min()) == len(plan.sizes)  # do all take all steps?
         g = None if self._plain and together else torch.zeros_like(w)
-        velocity = torch.zeros_like(w) if local.momentum else None
+        moments = job.optimiser.init(w)
         common = set.intersection(*(set(state) for state in states))
         state = {name: torch.stack([state[name] for state in states]) for name in common}
         client = self.device.put(self._prepared(plan))
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
         if self._sent:
             self._sent.load(server["w"], buffers)
-        total, start = torch.zeros(len(tasks), device=here), 0
+        total, done = torch.zeros(len(tasks), device=here), 0
         for s, size in enumerate(plan.sizes):
-            positions = plan.positions[:, start : start + size]
-            start += size
-            x, target = self._batch(positions, augment)
+            positions = plan.positions[:, done : done + size]
+            done += size
+            batch = self._batch(positions, augment, client)
             # All start from one model: its products with their samples are one product with all of them.
             at = server["w"] if s == 0 and not job.algorithm.personal else w
-            loss, gradients, new_b, new_i = self._gradient(x, target, at, b, i, client)
+            loss, gradients, new_b, new_i = self._gradient(batch, at, b, i)
             # Whole steps are left out, never samples: these would enter batch norm.
             active = None if together else torch.from_numpy(plan.steps > s).to(here)
             if g is None:
-                self._spread(w, gradients, alpha=-tasks[0].lr)
+                self._spread(w, gradients, alpha=-lr)
             else:
+                start = None if active is None else w.clone()
                 self._spread(g, gradients)
-                if local.weight_decay:
-                    g.add_(w, alpha=local.weight_decay)
+                job.optimiser.decay(w, g)
                 job.algorithm.correct(g, w, server, state)
-                update = g if velocity is None else velocity.mul_(local.momentum).add_(g)
-                w.add_(update if active is None else update * active[:, None], alpha=-tasks[0].lr)
+                job.optimiser.step(w, g, moments, lr)
+                if active is not None and start is not None:
+                    w = torch.where(active[:, None], w, start)
             if active is not None:
                 loss = torch.where(active, loss, 0.0)
                 new_b, new_i = torch.where(active[:, None], new_b, b), torch.where(active[:, None], new_i, i)
@@ -162,27 +162,25 @@ class Cohort:
         prepared: Tensors = prepare(counts, shares(counts))
         return prepared
 
-    def _batch(self, positions: np.ndarray, augment: Generators) -> tuple[Tensor, Tensor]:
+    def _batch(self, positions: np.ndarray, augment: Generators, client: Tensors) -> Batch:
+        """Return the samples of one step, a row for each client, with the outputs of the model that was sent."""
         clients, size = positions.shape
         x, target = self.inputs(self.federation.train, torch.from_numpy(positions.reshape(-1)), augment or None)
-        return x.view(clients, size, *x.shape[1:]), target.view(clients, size)
-
-    def _compared(self, x: Tensor) -> Compared:
-        if self._sent is None:
-            return Compared()
-        with draws(self.device):
-            logits, features = self._sent(x.flatten(0, 1))
-        teacher = logits.view(*x.shape[:2], -1) if "teacher" in self.job.objective.needs else None
-        features = None if features is None else features.view(*x.shape[:2], -1)
-        return Compared(teacher, features, features)
+        batch = Batch(x.view(clients, size, *x.shape[1:]), target.view(clients, size), client)
+        if self._sent:
+            with draws(self.device):
+                logits, features = self._sent(x)
+            if "teacher" in self.job.objective.needs:
+                batch.teacher = logits.view(clients, size, -1)
+            if features is not None:
+                batch.global_features = batch.previous_features = features.view(clients, size, -1)
+        return batch
 
     def _gradient(
-        self, x: Tensor, target: Tensor, w: Tensor, b: Tensor, i: Tensor, client: Tensors
+        self, batch: Batch, w: Tensor, b: Tensor, i: Tensor
     ) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
         """The losses, the gradients of each parameter and the new buffers, a row each; `w` may be one for all."""
-        compared = self._compared(x).tensors()
-        inputs = [x, target, *self._views(w, b, i), *client.values(), *compared.values()]
-        loss, gradients, buffers = self.mapped(inputs)
+        loss, gradients, buffers = self.mapped(batch, self._views(w, b, i))
         new_b, new_i = self._gathered(buffers, b) if self.flat.has_buffers else (b, i)
         return loss, gradients, new_b, new_i
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
@@ -13,6 +13,7 @@ from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.models.build import build_model
 from fedrecall.objectives.base import Objective
+from fedrecall.optimisers import SGD, Optimiser
 from fedrecall.options import Shares
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.recipe.settings import BatchNorm, Local
@@ -31,6 +32,10 @@ class Job:
     batch_norm: BatchNorm = "average"
     judged_for: str | Shares = "as_trained"  # the class shares, when a model is evaluated
     lowering: Lowering | None = None  # what kernels compute; None: steps are PyTorch's own
+    optimiser: Optimiser = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "optimiser", SGD(self.local.weight_decay, self.local.momentum))
 
     @classmethod
     def of(cls, recipe: Recipe, model: Callable[[], nn.Module], algorithm: Algorithm, objective: Objective) -> Job:

@@ -14,8 +14,8 @@ from torch.fx.graph import CodeGen
 from torch.utils._pytree import tree_leaves
 
 from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.batch import Batch
 from fedrecall.client.forward_calls import forward_calls
-from fedrecall.client.step import Compared, full_loss
 from fedrecall.models.representation import Representation
 from fedrecall.objectives.base import Objective
 from fedrecall.vector import FlatModel, Tensors
@@ -46,53 +46,53 @@ class MappedSteps:
         self._buffers = [*flat.float_buffers, *flat.int_buffers]
         self._graphs: dict[Shapes, Mapped] = {}
 
-    def make(self, inputs: Sequence[Tensor], client: Sequence[str], compared: Sequence[str]) -> None:
-        """Trace the step for inputs of these shapes, unless that is done. They are batch, target, the views of
-        parameters (without a leading dimension: the same for all clients) and buffers, and the named tensors."""
+    def make(self, batch: Batch, views: Sequence[Tensor]) -> None:
+        """Trace the step for inputs of these shapes, unless that is done.
+
+        A batch has a row for each client. `views` are those of the parameters, which have no leading dimension if
+        all clients have the same ones, and of the buffers.
+        """
+        named = batch.tensors()
+        inputs = [*named.values(), *views]
         shapes = tuple(tensor.shape for tensor in inputs)
         if shapes not in self._graphs:
-            self._graphs[shapes] = self._traced(inputs, client, compared)
+            self._graphs[shapes] = self._traced(inputs, [*named])
 
-    def __call__(self, inputs: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    def __call__(self, batch: Batch, views: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Return the losses, the gradients of the parameters and the new buffers, a row for each client."""
+        inputs = [*batch.tensors().values(), *views]
         graph = self._graphs[tuple(tensor.shape for tensor in inputs)]
         with torch.no_grad():
             loss, *rest = graph(*inputs, *self._frozen.values())
         count = len(self.flat.parameter_slots)
         return loss, rest[:count], rest[count:]
 
-    def _traced(
-        self, inputs: Sequence[Tensor], client_names: Sequence[str], compared_names: Sequence[str]
-    ) -> Mapped:
-        slots = self.flat.parameter_slots
-        shared = inputs[2].shape == slots[0].shape
+    def _traced(self, inputs: Sequence[Tensor], names: Sequence[str]) -> Mapped:
+        slots, (x, first) = self.flat.parameter_slots, (inputs[0], inputs[len(names)])
+        shared = first.shape == slots[0].shape
 
         def loss_of(
-            parameters: Tensors, buffers: Tensors, x: Tensor, target: Tensor, client: Tensors, compared: Tensors,
-            frozen: Tensors,
-        ) -> tuple[Tensor, Tensors]:  # fmt: skip
-            new = {name: buffer.clone() for name, buffer in buffers.items()}
-            logits = functional_call(self.flat.module, parameters | new | frozen, (x,))
+            parameters: Tensors, buffers: Tensors, given: Tensors, frozen: Tensors
+        ) -> tuple[Tensor, Tensors]:
+            batch, new = Batch.of(given), {name: buffer.clone() for name, buffer in buffers.items()}
+            logits = functional_call(self.flat.module, parameters | new | frozen, (batch.x,))
             features = self.representation.take() if self.representation else None
-            given = logits, features, target, client, Compared(**compared)
-            return full_loss(self.objective, self.algorithm, *given), new
+            return batch.loss(self.objective, self.algorithm, logits, features), new
 
-        in_dims = (None if shared else 0, 0, 0, 0, 0, 0, None)
+        in_dims = (None if shared else 0, 0, 0, None)
         mapped = vmap(grad_and_value(loss_of, has_aux=True), in_dims=in_dims)
 
         def flat_step(*inputs: Tensor) -> tuple[Tensor, ...]:
             left = list(inputs)
-            x, target = left.pop(0), left.pop(0)
+            given = {name: left.pop(0) for name in names}
             parameters = {slot.name: left.pop(0) for slot in slots}
             buffers = {name: left.pop(0) for name in self._buffers}
-            client = {name: left.pop(0) for name in client_names}
-            compared = {name: left.pop(0) for name in compared_names}
             frozen = {name: left.pop(0) for name in self._frozen}
-            gradients, (loss, new) = mapped(parameters, buffers, x, target, client, compared, frozen)
+            gradients, (loss, new) = mapped(parameters, buffers, given, frozen)
             return loss, *(gradients[slot.name] for slot in slots), *(new[name] for name in self._buffers)
 
         graph_module = trace(flat_step, [*inputs, *self._frozen.values()])
-        if has_constants(graph_module) and keeps_tensor(self.flat, inputs[0][0]):
+        if has_constants(graph_module) and keeps_tensor(self.flat, x[0]):
             raise UntraceableError("it keeps a tensor that is neither a parameter nor a buffer")
         without_views_of_views(graph_module.graph)
         without_repeats(graph_module)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrecall.client.batches import steps_per_epoch
+from fedrecall.client.batches import LocalPlan
 from fedrecall.client.job import Job
 from fedrecall.client.partial_sums import Rows
 from fedrecall.client.tasks import TrainTask
@@ -56,20 +56,19 @@ def plan_of(
 ) -> Plan:  # fmt: skip
     """The steps that these clients take one by one."""
     local, first = job.local, tasks[0]
-    size = min(local.batch_size, int(samples[0]))
-    per_epoch = {n: steps_per_epoch(n, local, least) for n in set(samples.tolist())}
-    taken = {n: first.steps or local.steps or (local.epochs or 0) * each for n, each in per_epoch.items()}
-    sizes = [size] * max(taken.values())
+    own_plans = {n: LocalPlan.of(local, n, least, first.steps) for n in set(samples.tolist())}
+    n = int(samples[0])
+    size, per_epoch = own_plans[n].size, own_plans[n].per_epoch
+    sizes = [size] * max(plan.steps for plan in own_plans.values())
     if local.partial_batch == "keep":  # then all have equally many samples
-        n = int(samples[0])
-        sizes = [min(size, n - size * (s % per_epoch[n])) for s in range(len(sizes))]
+        sizes = [min(size, n - size * (s % per_epoch)) for s in range(len(sizes))]
     positions = np.zeros((len(tasks), sum(sizes)), np.int64)
     steps, weights = np.zeros(len(tasks), np.int64), np.zeros(len(tasks))
-    for n, own_steps in taken.items():
-        rows = np.flatnonzero(samples == n) if len(taken) > 1 else slice(None)
-        steps[rows], weights[rows] = own_steps, job.algorithm.weight("w", n, own_steps)
-        own, used, start = federation.train_rows(clients[rows], n), min(n, size * per_epoch[n]), 0
-        for epoch in range(-(-own_steps // per_epoch[n])):
+    for n, plan in own_plans.items():
+        rows = np.flatnonzero(samples == n) if len(own_plans) > 1 else slice(None)
+        steps[rows], weights[rows] = plan.steps, job.algorithm.weight("w", n, plan.steps)
+        own, used, start = federation.train_rows(clients[rows], n), min(n, size * plan.per_epoch), 0
+        for epoch in range(-(-plan.steps // plan.per_epoch)):
             order = orders(job.seed, first.round, clients[rows], epoch, n)[:, :used]
             stop = min(start + used, positions.shape[1])
             positions[rows, start:stop] = np.take_along_axis(own, order, axis=1)[:, : stop - start]

@@ -1,6 +1,6 @@
-"""PyTorch's own step: the loss and the gradient of one batch by the model's forward and autograd, eagerly.
+"""A local step: what every way to take one does, and PyTorch's own, by the model's forward and autograd, eagerly.
 
-It is right for any model, whatever that hides. The other way to take a step is `lanes.samples.LanesStep`.
+The latter is right for any model, whatever that hides. The other way is `lanes.samples.LanesStep`.
 """
 
 from __future__ import annotations
@@ -8,71 +8,79 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fedrecall.algorithms.base import Algorithm
+from fedrecall.client.batch import Batch
+from fedrecall.client.job import Job
 from fedrecall.client.loss_scale import LossScale
-from fedrecall.client.sgd import SGD
 from fedrecall.models.representation import Representation
-from fedrecall.objectives.base import Objective
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel, Tensors
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The outputs of other models for a batch, where the objective or the algorithm asks for them."""
+class Step(Protocol):
+    """A way to take local steps: with a batch, it fills the model's `g` and moves its `w`."""
 
-    teacher: Tensor | None = None
-    global_features: Tensor | None = None
-    previous_features: Tensor | None = None
+    reads_bytes: bool  # it takes images as the bytes that they are stored as
 
-    def tensors(self) -> Tensors:
-        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
+    def begin_client(self, lr: float, client: Tensors) -> None:
+        """Start a client's local training; `client` is what the objective has prepared for it."""
 
+    def __call__(self, batch: Batch) -> Tensor:
+        """Fill `g` with the gradient of a batch and return its loss, which is good until the next step."""
 
-NOTHING = Compared()
+    def decay(self) -> None:
+        """Add the weight decay to `g`."""
+
+    def descend(self) -> None:
+        """Move `w` along `g`."""
 
 
 class ExactStep:
-    """Fills `flat.g` with the gradient of a batch and returns its loss."""
+    """The loss and the gradient by PyTorch, the step by the job's optimiser."""
 
     reads_bytes = False
 
-    def __init__(self, flat: FlatModel, objective: Objective, algorithm: Algorithm, local: Local) -> None:
-        self.flat, self.objective, self.algorithm, self.local = flat, objective, algorithm, local
-        wanted = "features" in algorithm.needs
-        self.representation = Representation(flat.module, algorithm.representation) if wanted else None
-        self._client: Tensors = {}
+    def __init__(self, flat: FlatModel, job: Job) -> None:
+        self.flat, self.objective, self.algorithm = flat, job.objective.on(flat.w.device), job.algorithm
+        self.local, self.optimiser = job.local, job.optimiser
+        wanted = "features" in job.algorithm.needs
+        self.representation = Representation(flat.module, job.algorithm.representation) if wanted else None
+        self._lr, self._state = 0.0, Tensors()
         self._scale: LossScale | None = None  # of float16
 
-    def begin_client(self, client: Tensors) -> None:
-        """Take what the objective has prepared for the client whose steps follow; nothing is kept of the last."""
-        self._client = client
+    def begin_client(self, lr: float, client: Tensors) -> None:
+        self._lr, self._state = lr, self.optimiser.init(self.flat.w)
         self._scale = LossScale() if self.local.precision == "float16" else None
 
-    def __call__(self, x: Tensor, target: Tensor, compared: Compared = NOTHING) -> Tensor:
+    def __call__(self, batch: Batch) -> Tensor:
         if self._scale is not None:
-            return self._scaled(self._scale, x, target, compared)
-        loss = self._loss(x, target, compared)
+            return self._scaled(self._scale, batch)
+        loss = self._loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def _loss(self, x: Tensor, target: Tensor, compared: Compared) -> Tensor:
-        self.flat.g.zero_()
-        with precision(self.local, x.device):
-            logits = self.flat.module(x)
-        features = self.representation.take() if self.representation else None
-        return full_loss(self.objective, self.algorithm, logits, features, target, self._client, compared)
+    def decay(self) -> None:
+        self.optimiser.decay(self.flat.w, self.flat.g)
 
-    def _scaled(self, scale: LossScale, x: Tensor, target: Tensor, compared: Compared) -> Tensor:
+    def descend(self) -> None:
+        self.optimiser.step(self.flat.w, self.flat.g, self._state, self._lr)
+
+    def _loss(self, batch: Batch) -> Tensor:
+        self.flat.g.zero_()
+        with precision(self.local, batch.x.device):
+            logits = self.flat.module(batch.x)
+        features = self.representation.take() if self.representation else None
+        return batch.loss(self.objective, self.algorithm, logits, features)
+
+    def _scaled(self, scale: LossScale, batch: Batch) -> Tensor:
         """Take a step in float16, again with a smaller scale where its gradient overflows."""
         start = Snapshot.of(self.flat)
         while True:
-            loss = self._loss(x, target, compared)
+            loss = self._loss(batch)
             (loss * scale.value).backward()  # type: ignore[no-untyped-call]
             self.flat.g.mul_(1 / scale.value)
             if bool(self.flat.g.isfinite().all()):
@@ -81,27 +89,6 @@ class ExactStep:
             if not scale.overflowed():
                 return loss.detach()
             start.restore(self.flat)
-
-    def optimiser(self, lr: float) -> SGD:
-        return SGD(lr, self.local.momentum, self.local.weight_decay)
-
-
-def full_loss(
-    objective: Objective,
-    algorithm: Algorithm,
-    logits: Tensor,
-    features: Tensor | None,
-    target: Tensor,
-    client: Tensors,
-    compared: Compared,
-) -> Tensor:
-    """Return the objective plus the algorithm's penalty where it has one."""
-    loss = objective(logits, target, client, compared.teacher)
-    if features is None:
-        return loss
-    assert compared.global_features is not None
-    assert compared.previous_features is not None
-    return loss + algorithm.penalty(features, compared.global_features, compared.previous_features)
 
 
 @dataclass(frozen=True)

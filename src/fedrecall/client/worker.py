@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from fedrecall.algorithms.base import LocalSteps
-from fedrecall.client.batches import batches
+from fedrecall.client.batch import Batch
+from fedrecall.client.batches import LocalPlan
 from fedrecall.client.draws import draws, randomness
 from fedrecall.client.fisher import CHUNK, fisher
 from fedrecall.client.frozen_model import FrozenModel
@@ -23,7 +24,7 @@ from fedrecall.client.inputs import Inputs
 from fedrecall.client.job import Job
 from fedrecall.client.predict import Predictor
 from fedrecall.client.predictions import EvaluateResult
-from fedrecall.client.step import NOTHING, Compared, ExactStep
+from fedrecall.client.step import ExactStep, Step
 from fedrecall.client.tasks import EvaluateTask, Task, TrainTask
 from fedrecall.client.update import ProbeAnswers, Update
 from fedrecall.data.federation import Federation
@@ -48,7 +49,7 @@ class Worker:
         shift = job.logit_shift(federation)
         self.objective = job.objective.on(device.torch)
         lanes = self._lanes_step(job.lowering) if job.lowering else None
-        self.step = lanes or ExactStep(self.flat, self.objective, job.algorithm, job.local)
+        self.step: Step = lanes or ExactStep(self.flat, job)
         self._read = self.inputs.stored if self.step.reads_bytes else self.inputs
         shift = None if shift is None else shift.to(device.torch)
         self.predict = Predictor(self.flat, self.inputs, shift, lanes)
@@ -130,7 +131,7 @@ class Worker:
         """The client's result after its last step: what it sends and keeps."""
         job, flat = self.job, self.flat
         indices = self.federation.trained_on(task.client)
-        local = LocalSteps(steps, task.lr, job.local.momentum, len(indices))
+        local = LocalSteps(steps, task.lr, len(indices), job.optimiser)
         extra = {"fisher": self._fisher(indices)} if "fisher" in job.algorithm.needs else {}
         home = self.device.home
         buffers = home(flat.buffers()) if flat.has_buffers or self._previous or job.own_buffers else {}
@@ -184,37 +185,33 @@ class Worker:
                 with_pooled=bool(job.objective.asks_population),
             )
             client = self.device.put(self.objective.prepare(known))
-        local = job.local.model_copy(update={"steps": task.steps}) if task.steps else job.local
+        plan = LocalPlan.of(job.local, len(indices), self.least, task.steps)
         augment = torch_stream(job.seed, "augment", task.round, task.client) if self._augments else None
-        order = Shuffle(job.seed, task.round, task.client)
-        optimiser = self.step.optimiser(task.lr)
-        total, steps = torch.zeros((), device=flat.w.device), 0
-        self.step.begin_client(client)
+        total = torch.zeros((), device=flat.w.device)
+        self.step.begin_client(task.lr, client)
         if not flat.module.training:
             flat.module.train()
-        for batch in batches(indices, local, order, self.least):
-            x, target = self._read(federation.train, batch, augment)
-            loss = self.step(x, target, self._compared(x, state))
-            optimiser.decay(flat.w, flat.g)
+        for positions in plan.batches(indices, Shuffle(job.seed, task.round, task.client)):
+            x, target = self._read(federation.train, positions, augment)
+            total += self.step(self._batch(x, target, client, state))
+            self.step.decay()
             job.algorithm.correct(flat.g, flat.w, self._server, state)
-            optimiser.step(flat.w, flat.g)
-            total += loss
-            steps += 1
+            self.step.descend()
             if not self._checked:
                 flat.check_views()
                 self._checked = True
-        return steps, float(total) / max(steps, 1)
+        return plan.steps, float(total) / max(plan.steps, 1)
 
-    def _compared(self, x: Tensor, state: Tensors) -> Compared:
-        """The outputs, for a batch, of the models that a client compares itself with."""
+    def _batch(self, x: Tensor, target: Tensor, client: Tensors, state: Tensors) -> Batch:
+        """Return a batch with the outputs of the models that a client compares itself with."""
         if self._sent is None:
-            return NOTHING
+            return Batch(x, target, client)
         logits, global_features = self._sent(x)
         teacher = logits if "teacher" in self.job.objective.needs else None
-        if global_features is None or not self._previous or "b" not in state:
-            # In a client's first round its previous model is the one it was sent.
-            return Compared(teacher, global_features, global_features)
-        return Compared(teacher, global_features, self._previous(x)[1])
+        previous = global_features  # in a client's first round its previous model is the one it was sent
+        if global_features is not None and self._previous and "b" in state:
+            previous = self._previous(x)[1]
+        return Batch(x, target, client, teacher, global_features, previous)
 
     def _fisher(self, indices: np.ndarray) -> Tensor:
         chunks = torch.split(torch.from_numpy(indices), CHUNK)

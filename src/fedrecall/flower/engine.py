@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
 
-from fedrecall.client.batches import steps_per_epoch
+from fedrecall.client.batches import LocalPlan
 from fedrecall.client.job import Job
 from fedrecall.client.partial_sums import Result
 from fedrecall.client.predictions import EvaluateResult, Predictions
@@ -164,7 +164,7 @@ class Flower(Engine):
         sent, buffers = split_buffers(tensors)
         metrics, facts, local = metrics_of(content), self.roster.facts[task.client], self.job.local
         samples, steps, loss = metrics.whole("samples"), metrics.whole("steps"), metrics.real("loss")
-        should = local.steps or (local.epochs or 0) * steps_per_epoch(facts.train, local, self.least)
+        should = LocalPlan.of(local, facts.train, self.least).steps
         if (samples, steps) != (facts.train, should):
             raise RefusedError(
                 f"it trained on {samples} samples in {steps} steps; {facts.train} and {should} were expected"

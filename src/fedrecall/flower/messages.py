@@ -112,7 +112,7 @@ class Layouts:
         buffers = with_prefix(flat.buffers()) if flat.has_buffers else {}
         server = algorithm.broadcast(algorithm.init(x))
         client = algorithm.init_client(x.clone())
-        local, extra = LocalSteps(1, job.local.lr, job.local.momentum, 1), {"fisher": torch.zeros_like(x)}
+        local, extra = LocalSteps(1, job.local.lr, 1, job.optimiser), {"fisher": torch.zeros_like(x)}
         sent, _ = algorithm.finish(x.clone(), server, client, local, extra)
         return cls(
             layout_of({**server, **buffers}),

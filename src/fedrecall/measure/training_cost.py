@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from fedrecall.client.batches import steps_per_epoch
+from fedrecall.client.batches import LocalPlan
 from fedrecall.client.partial_sums import Contribution
 from fedrecall.data.federation import Federation
 from fedrecall.measure.watcher import Round, Watcher
@@ -56,17 +56,6 @@ def flops_per_sample(flat: FlatModel, federation: Federation) -> int:
     return total // len(x)
 
 
-def samples_trained(samples: int, steps: int, local: Local, least: int) -> int:
-    """How many samples so many local steps see, of a client with these.
-
-    >>> samples_trained(100, 5, Local(batch_size=40, partial_batch="keep"), 1)    # 40 + 40 + 20 + 40 + 40
-    180
-    """
-    size, per_epoch = min(local.batch_size, samples), steps_per_epoch(samples, local, least)
-    epochs, rest = divmod(steps, per_epoch)
-    return epochs * min(per_epoch * size, samples) + rest * size
-
-
 class TrainingCost(Watcher):
     """Counts the operations of each round's local training, and says how the updates lie."""
 
@@ -78,8 +67,7 @@ class TrainingCost(Watcher):
 
     def of_client(self, samples: int) -> int:
         """Operations of a round's local training at a client with so many samples."""
-        steps = self.local.steps or (self.local.epochs or 0) * steps_per_epoch(samples, self.local, self.least)
-        return self.flops_per_sample * samples_trained(samples, steps, self.local, self.least)
+        return self.flops_per_sample * LocalPlan.of(self.local, samples, self.least).samples_seen
 
     def before(self, round: Round) -> None:
         self._trained.clear()
@@ -89,7 +77,7 @@ class TrainingCost(Watcher):
 
     def after(self, round: Round) -> None:
         samples = sum(
-            clients * samples_trained(n, steps, self.local, self.least)
+            clients * LocalPlan.of(self.local, n, self.least, steps).samples_seen
             for (n, steps), clients in self._trained.items()
         )
         round.line["flops"] = self.flops_per_sample * samples

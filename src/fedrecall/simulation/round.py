@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedrecall.algorithms.base import Population
-from fedrecall.client.batches import steps_per_epoch
+from fedrecall.client.batches import LocalPlan
 from fedrecall.client.forward_calls import ForwardPass
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
@@ -279,10 +279,8 @@ class Experiment:
         ]
 
     def _steps_of(self, client: int) -> int:
-        local, samples = self.recipe.local, len(self.federation.train_indices(client))
-        return local.steps or (local.epochs or 0) * steps_per_epoch(
-            samples, local, least_samples(self.flat.module)
-        )
+        samples = len(self.federation.train_indices(client))
+        return LocalPlan.of(self.recipe.local, samples, least_samples(self.flat.module)).steps
 
     def warnings(self, one_class_clients: int) -> Iterator[str]:
         """Sentences that the user should know before trusting the result."""

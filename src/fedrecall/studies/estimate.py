@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrecall.client.batches import steps_per_epoch
+from fedrecall.client.batches import LocalPlan
 from fedrecall.data.federation import Federation
 from fedrecall.front.execute import load_federation, recipe_experiment
 from fedrecall.models.build import least_samples
@@ -73,7 +73,7 @@ def cost_of(recipe: Recipe) -> Cost:
     experiment, each = timed(recipe, federation)
     local, least = recipe.local, least_samples(experiment.flat.module)
     sizes = [federation.train_size(client) for client in range(federation.population)]
-    steps = float(np.mean([local.steps or (local.epochs or 0) * steps_per_epoch(n, local, least) for n in sizes]))
+    steps = float(np.mean([LocalPlan.of(local, n, least).steps for n in sizes]))
     count = clients_per_round(recipe, federation.population)
     trained = recipe.rounds * count * steps * each
     judged = samples_judged(recipe, federation, count) / local.batch_size * each * FORWARD

@@ -9,16 +9,18 @@ import threading
 import numpy as np
 import pytest
 import torch
+from exact_steps import exact_step
 from lane_nets import NETS, batch, lowering_of, net
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedrecall import WSM, CrossEntropy, FedAvg, FedNTD, Images, Local, Objective
+from fedrecall import WSM, CrossEntropy, FedNTD, Images, Local, Objective
+from fedrecall.client.batch import Batch
 from fedrecall.client.lanes.jit import HASWELL, Cpu, host
 from fedrecall.client.lanes.samples import LanesStep
-from fedrecall.client.sgd import SGD
-from fedrecall.client.step import NOTHING, Compared, ExactStep
+from fedrecall.client.step import Step
 from fedrecall.labels import Labels
+from fedrecall.optimisers import SGD
 from fedrecall.vector import FlatModel
 
 SMALL = "convolutions with padding"
@@ -31,14 +33,14 @@ def step_of(
 ) -> LanesStep:
     flat, objective = FlatModel(copy.deepcopy(module)), objective or CrossEntropy()
     step = LanesStep(lowering_of(flat, x, objective), flat, objective, Local(**{**BATCHES, **local}), cpu)
-    step.begin_client({})
+    step.begin_client(0.1, {})
     return step
 
 
 def gradient(step: LanesStep, x: Tensor, target: Tensor) -> Tensor:
     for parameter in step._flat.module.parameters():
         parameter.grad.fill_(7)  # all of it is written anew
-    step(x, target, NOTHING)
+    step(Batch(x, target))
     return step._flat.g.clone()
 
 
@@ -61,17 +63,17 @@ def test_the_loss_is_that_of_float64(objective, samples) -> None:
     module, (x, target) = net(SMALL), batch(SMALL, samples)
     target = target.clamp(min=1)  # the client has no sample of class 0
     step = step_of(module, x, objective)
-    step.begin_client(objective.prepare(LABELS))
+    step.begin_client(0.1, objective.prepare(LABELS))
     z, prepared = copy.deepcopy(module).double()(x.double()), objective.prepare(LABELS)
     offset = prepared["log_weight"].double() if isinstance(objective, WSM) else torch.zeros(5)
     wanted = ((z + offset).logsumexp(1) - z.gather(1, target[:, None])[:, 0]).mean()
-    assert step(x, target, NOTHING).item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert step(Batch(x, target)).item() == pytest.approx(wanted.item(), rel=1e-6)
 
 
 def test_the_gradient_of_a_class_that_the_client_lacks_is_zero() -> None:
     x, target = batch("linear", 20)
     step = step_of(net("linear"), x, WSM())
-    step.begin_client(WSM().prepare(LABELS))
+    step.begin_client(0.1, WSM().prepare(LABELS))
     gradient(step, x, target.clamp(min=1))
     weight, bias = (slot.view(step._flat.g) for slot in step._flat.parameter_slots)
     assert weight[0].count_nonzero() == bias[0].count_nonzero() == 0
@@ -82,9 +84,9 @@ def test_what_a_client_has_prepared_is_gone_with_the_next_client() -> None:
     x, target = batch("linear", 20)
     step = step_of(net("linear"), x, WSM())
     first = gradient(step, x, target)
-    step.begin_client(WSM().prepare(LABELS))
+    step.begin_client(0.1, WSM().prepare(LABELS))
     assert not torch.equal(gradient(step, x, target), first)
-    step.begin_client({})
+    step.begin_client(0.1, {})
     assert torch.equal(gradient(step, x, target), first)
 
 
@@ -113,7 +115,7 @@ def test_code_for_avx2_has_the_bits_of_this_processors(name) -> None:
     x, target = batch(name, 40)
     mine, narrow = (step_of(net(name), x, cpu=cpu) for cpu in (host(), HASWELL))
     assert torch.equal(gradient(mine, x, target), gradient(narrow, x, target))
-    assert torch.equal(mine(x, target, NOTHING), narrow(x, target, NOTHING))
+    assert torch.equal(mine(Batch(x, target)), narrow(Batch(x, target)))
 
 
 def test_the_lane_of_a_sample_changes_nothing_but_the_order_of_sums() -> None:
@@ -169,14 +171,15 @@ def test_what_is_not_finite_spreads_as_in_torch(name, value) -> None:
         flat.w.copy_(kept)
 
 
-def walk(step: LanesStep | ExactStep, flat: FlatModel, objective: Objective, nudge: float = 0.0) -> Tensor:
+def walk(step: Step, flat: FlatModel, objective: Objective, nudge: float = 0.0) -> Tensor:
     """The weights after some steps of SGD, of which the last has a smaller batch."""
     flat.w.mul_(1 + nudge)
-    step.begin_client(objective.prepare(LABELS))
+    prepared = objective.prepare(LABELS)
+    step.begin_client(0.1, prepared)
     for s in range(6):
         x, target = batch(SMALL, 40 if s < 5 else 23, seed=s)
-        compared = Compared(teacher=x.flatten(1)[:, :5]) if objective.needs else NOTHING
-        step(x, target.clamp(min=1), compared)
+        teacher = x.flatten(1)[:, :5] if objective.needs else None
+        step(Batch(x, target.clamp(min=1), prepared, teacher))
         flat.w.add_(flat.g, alpha=-0.1)
     return flat.w
 
@@ -188,7 +191,7 @@ def test_steps_in_lanes_are_as_near_to_exact_ones_as_these_are_from_nudged_weigh
     start, step, ends = FlatModel(copy.deepcopy(module)).w, step_of(module, x, objective), []
     for nudge in (0.0, 1e-7):
         flat = FlatModel(copy.deepcopy(module))
-        ends.append(walk(ExactStep(flat, objective, FedAvg(), Local(batch_size=40)), flat, objective, nudge))
+        ends.append(walk(exact_step(flat, objective, batch_size=40), flat, objective, nudge))
     (exact, nudged), lanes = ends, walk(step, step._flat, objective)
     assert (lanes - exact).norm() <= max(4 * (nudged - exact).norm(), 1e-5 * (exact - start).norm())
 
@@ -203,7 +206,8 @@ def fused(a: object, b: object, c: object) -> np.ndarray:
 def test_sgd_by_kernels_is_that_of_numpy(momentum, weight_decay) -> None:
     x, _ = batch(SMALL, 2)
     step = step_of(net(SMALL), x, momentum=momentum, weight_decay=weight_decay)
-    ours, (w, g) = step.optimiser(0.3), (step._flat.w, step._flat.g)
+    w, g = step._flat.w, step._flat.g
+    step.begin_client(0.3, {})
     rate, decay, mu = np.float32(0.3), np.float32(weight_decay), np.float32(momentum)
     wanted, velocity = w.numpy().copy(), np.zeros(len(w), np.float32)
     for s in range(4):
@@ -211,23 +215,24 @@ def test_sgd_by_kernels_is_that_of_numpy(momentum, weight_decay) -> None:
         slope = fused(decay, wanted, g.numpy())
         velocity = fused(mu, velocity, slope)
         wanted = fused(-rate, velocity, wanted)
-        ours.decay(w, g)
-        ours.step(w, g)
+        step.decay()
+        step.descend()
         np.testing.assert_allclose(w.numpy(), wanted, rtol=1e-7, atol=1e-12)
 
 
 def test_sgd_by_kernels_is_torchs_up_to_rounding() -> None:
     x, _ = batch(SMALL, 2)
     step = step_of(net(SMALL), x, momentum=0.9, weight_decay=0.01)
-    ours, torchs, (w, g) = step.optimiser(0.3), SGD(0.3, 0.9, 0.01), (step._flat.w, step._flat.g)
+    torchs, (w, g), state = SGD(0.01, 0.9), (step._flat.w, step._flat.g), {}
+    step.begin_client(0.3, {})
     other = w.clone()
     for s in range(4):
         g.normal_(generator=torch.Generator().manual_seed(s))
         slope = g.clone()
-        ours.decay(w, g)
-        ours.step(w, g)
+        step.decay()
+        step.descend()
         torchs.decay(other, slope)
-        torchs.step(other, slope)
+        torchs.step(other, slope, state, 0.3)
     torch.testing.assert_close(w, other, rtol=1e-6, atol=1e-6)
 
 
@@ -236,10 +241,10 @@ def test_each_client_begins_without_momentum() -> None:
     step, ends = step_of(net("linear"), x, momentum=0.9), []
     start = step._flat.w.clone()
     for _ in range(2):
-        optimiser = step.optimiser(0.1)
+        step.begin_client(0.1, {})
         step._flat.w.copy_(start)
         for _ in range(2):
             step._flat.g.fill_(1.0)
-            optimiser.step(step._flat.w, step._flat.g)
+            step.descend()
         ends.append(step._flat.w.clone())
     assert torch.equal(*ends)

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedrecall.client.batch import Batch
 from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.kernels.ir import LANES
 from fedrecall.client.lanes.kernels.layers import Chain, Convolution, Pixels
 from fedrecall.client.lanes.lowering import Lowering
 from fedrecall.client.lanes.samples import LanesStep
-from fedrecall.client.step import NOTHING
 from fedrecall.objectives.base import Objective
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel, Tensors
@@ -41,20 +41,19 @@ def check_samples(lowering: Lowering, local: Local, flat: FlatModel, objective: 
     step, before = LanesStep(lowering, flat, objective, local), flat.w.clone()
     for case in cases(lowering, local, flat):
         step.read_pixels(case.pixels)
-        step.begin_client({"log_weight": case.offset})
+        step.begin_client(LR, {"log_weight": case.offset})
         flat.w.copy_(case.w)
         logits = step.predict(case.x)
         if lowering.own_loss:
-            compare(step(case.x, case.target, NOTHING)[None], case.loss[None])
+            compare(step(Batch(case.x, case.target))[None], case.loss[None])
         else:
             step.backward(case.logits_gradient)
         compare(logits, case.logits)
         compare(flat.g, case.gradient)
-        optimiser = step.optimiser(LR)
         for _ in range(2):  # along the same gradient
             flat.g.copy_(case.gradient)
-            optimiser.decay(flat.w, flat.g)
-            optimiser.step(flat.w, flat.g)
+            step.decay()
+            step.descend()
         compare(flat.w, case.after_two_steps(local))
     flat.w.copy_(before)
     flat.g.zero_()

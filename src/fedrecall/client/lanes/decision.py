@@ -39,7 +39,7 @@ def decide_steps(job: Job, federation: Federation, flat: FlatModel, *, on_cpu: b
 def lowering_of(job: Job, federation: Federation, flat: FlatModel) -> Lowering:
     """Return what kernels compute of a job's steps; raise `UnsupportedError` where there are none."""
     x = dry_batch(federation, flat.w.dtype)
-    return lower(flat, x, federation.transform, job.local, job.algorithm, job.objective)
+    return lower(flat, x, federation.transform, job.local, job.algorithm, job.objective, job.optimiser)
 
 
 def advice_on_steps(job: Job, federation: Federation, flat: FlatModel) -> str | None:

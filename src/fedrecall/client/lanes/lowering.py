@@ -13,6 +13,7 @@ from fedrecall.data.transform import Images, Plain
 from fedrecall.objectives.base import Objective
 from fedrecall.objectives.cross_entropy import CrossEntropy
 from fedrecall.objectives.wsm import WSM
+from fedrecall.optimisers import SGD, Optimiser
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel
 
@@ -36,11 +37,19 @@ class Lowering:
 
 
 def lower(
-    flat: FlatModel, x: Tensor, transform: Images | Plain, local: Local, algorithm: Algorithm, objective: Objective
+    flat: FlatModel,
+    x: Tensor,
+    transform: Images | Plain,
+    local: Local,
+    algorithm: Algorithm,
+    objective: Objective,
+    optimiser: Optimiser,
 ) -> Lowering:
     """Return what kernels compute; raise `UnsupportedError` where there are none. `x` is any batch."""
     if "features" in algorithm.needs:
         raise UnsupportedError("features, at which the algorithm looks")
+    if type(optimiser) is not SGD:
+        raise UnsupportedError(f"the optimiser {type(optimiser).__name__}")
     if local.precision != "float32":
         raise UnsupportedError("a precision other than float32")
     if isinstance(transform, Images) and transform.smaller:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedrecall.client.batch import Batch
 from fedrecall.client.lanes.jit import Cpu, compiled, host
 from fedrecall.client.lanes.kernels.entry import pixel_table
 from fedrecall.client.lanes.kernels.ir import FLOAT, LANES
@@ -15,7 +16,6 @@ from fedrecall.client.lanes.kernels.program import Place
 from fedrecall.client.lanes.kernels.steps import SamplesProgram
 from fedrecall.client.lanes.lowering import Lowering
 from fedrecall.client.lanes.memory import scratch
-from fedrecall.client.step import Compared
 from fedrecall.objectives.base import Objective
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel, Tensors
@@ -48,7 +48,9 @@ class LanesStep:
         self.read_pixels(lowering.pixels)
         self._offset, self._loss = torch.zeros(program.chain.outputs, LANES), torch.zeros(())
         self._labels, self._scale = torch.zeros(width, dtype=torch.int32), torch.zeros(width)
-        self._client: Tensors = {}
+        # A product and a sum of SGD are rounded once, on every machine.
+        self._rate, self._decays = torch.zeros(1), local.weight_decay > 0
+        self._velocity = torch.zeros_like(flat.w) if local.momentum else None
 
     def _view(self, place: Place, rows: int) -> Tensor:
         return self._scratch[place.at // FLOAT :][: rows * self._width].view(rows, self._width)
@@ -57,29 +59,28 @@ class LanesStep:
         """Set by which numbers bytes become floats."""
         self._pixels = torch.tensor(pixel_table(pixels) if pixels else [0.0])
 
-    def begin_client(self, client: Tensors) -> None:
-        """Take the tensors that the objective has prepared for the client whose steps follow."""
-        self._client = client
+    def begin_client(self, lr: float, client: Tensors) -> None:
+        self._rate[0] = -lr
+        if self._velocity is not None:
+            self._velocity.zero_()
         if self._own_loss:
             offset = client.get("log_weight")
             self._offset.zero_() if offset is None else self._offset.copy_(offset[:, None])
 
-    def __call__(self, x: Tensor, target: Tensor, compared: Compared) -> Tensor:
-        """Fill the model's gradient; return the loss, which is good until the next step."""
+    def __call__(self, batch: Batch) -> Tensor:
         if not self._own_loss:
-            return self._with_torch_loss(x, target, compared)
-        given = self._begin_batch(x)
-        samples = len(x)
-        self._labels[:samples] = target
+            return self._with_torch_loss(batch)
+        given = self._begin_batch(batch.x)
+        self._labels[: len(batch.x)] = batch.target
         self._step(
             *given, self._flat.g.data_ptr(), self._offset.data_ptr(), self._labels.data_ptr(),
             self._scale.data_ptr(), self._loss.data_ptr(),
         )  # fmt: skip
         return self._loss
 
-    def _with_torch_loss(self, x: Tensor, target: Tensor, compared: Compared) -> Tensor:
-        z = self.logits(x).requires_grad_()
-        loss = self._objective(z, target, self._client, compared.teacher)
+    def _with_torch_loss(self, batch: Batch) -> Tensor:
+        z = self.logits(batch.x).requires_grad_()
+        loss = self._objective(z, batch.target, batch.client, batch.teacher)
         (gradient,) = torch.autograd.grad(loss, [z])
         self.backward(gradient)
         return loss.detach()
@@ -124,22 +125,10 @@ class LanesStep:
         self._scale.zero_()[:samples] = 1 / samples
         self._samples = samples
 
-    def optimiser(self, lr: float) -> LanesSGD:
-        return LanesSGD(self, lr)
-
-
-class LanesSGD:
-    """SGD on the model's flat vectors by kernels: a product and a sum are rounded once, on every machine."""
-
-    def __init__(self, step: LanesStep, lr: float) -> None:
-        self._step, self._decays = step, step._local.weight_decay > 0
-        self._rate = torch.tensor([-lr])
-        self._velocity = torch.zeros_like(step._flat.w) if step._local.momentum else None
-
-    def decay(self, w: Tensor, g: Tensor) -> None:
+    def decay(self) -> None:
         if self._decays:
-            self._step._decay(w.data_ptr(), g.data_ptr())
+            self._decay(self._flat.w.data_ptr(), self._flat.g.data_ptr())
 
-    def step(self, w: Tensor, g: Tensor) -> None:
-        velocity = None if self._velocity is None else self._velocity.data_ptr()
-        self._step._descend(w.data_ptr(), g.data_ptr(), velocity, self._rate.data_ptr())
+    def descend(self) -> None:
+        flat, velocity = self._flat, None if self._velocity is None else self._velocity.data_ptr()
+        self._descend(flat.w.data_ptr(), flat.g.data_ptr(), velocity, self._rate.data_ptr())

@@ -1,0 +1,46 @@
+"""A batch: the samples of one local step, and all that the loss may compare them with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from fedrecall.algorithms.base import Algorithm
+from fedrecall.objectives.base import Objective
+from fedrecall.vector import Tensors
+
+
+@dataclass
+class Batch:
+    """What the loss of one step is a function of, beside the model."""
+
+    x: Tensor
+    target: Tensor
+    client: Tensors = field(default_factory=dict)  # what the objective has prepared for the client
+    teacher: Tensor | None = None  # logits of the model that was sent
+    global_features: Tensor | None = None  # by the model that was sent
+    previous_features: Tensor | None = None  # by the client's model of its last round
+
+    def loss(self, objective: Objective, algorithm: Algorithm, logits: Tensor, features: Tensor | None) -> Tensor:
+        """Return the objective plus the algorithm's penalty where it has one."""
+        loss = objective(logits, self.target, self.client, self.teacher)
+        if features is None:
+            return loss
+        assert self.global_features is not None
+        assert self.previous_features is not None
+        return loss + algorithm.penalty(features, self.global_features, self.previous_features)
+
+    def tensors(self) -> Tensors:
+        """Return all tensors by names, from which `of` makes the batch again."""
+        named = {"teacher": self.teacher, "global_features": self.global_features}
+        named |= {"previous_features": self.previous_features}
+        client = {f"client.{name}": tensor for name, tensor in self.client.items()}
+        there = {name: tensor for name, tensor in named.items() if tensor is not None}
+        return {"x": self.x, "target": self.target, **client, **there}
+
+    @classmethod
+    def of(cls, tensors: Tensors) -> Batch:
+        client = {name.removeprefix("client."): t for name, t in tensors.items() if name.startswith("client.")}
+        rest = {name: tensor for name, tensor in tensors.items() if not name.startswith("client.")}
+        return cls(rest.pop("x"), rest.pop("target"), client, **rest)
