@@ -23,6 +23,9 @@ PURPOSES: Final[dict[str, int]] = {
     "model": 5,  # dropout and whatever else the model draws while it trains
     "probe": 6,  # on which clients' data forgetting is measured
     "evaluate": 7,  # whatever the model draws while it is evaluated
+    "updates": 8,  # noise and rounding on the way of a client's update
+    "answers": 9,  # which of the sampled clients answer
+    "aggregate": 10,  # whatever the server draws when it aggregates
 }
 
 # SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the golden ratio as a stride, and two multipliers.

@@ -22,7 +22,7 @@ from fedrecall.data import sources
 from fedrecall.data.files import cifar, idx
 from fedrecall.data.sources import cifar as cifar_source
 from fedrecall.data.sources import idx as idx_source
-from fedrecall.front.execute import load_federation, recipe_experiment
+from fedrecall.front.execute import load_federation
 from fedrecall.models.mlp import mlp
 from fedrecall.models.weights import check_weights, read_weights
 from fedrecall.recipe.layers import load as load_recipe
@@ -33,8 +33,9 @@ from fedrecall.runs import checkpoint
 from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import load
-from fedrecall.simulation.loop import carry_out
-from fedrecall.simulation.resume import go_on
+from fedrecall.simulation.experiment import build
+from fedrecall.simulation.loop import run_experiment
+from fedrecall.simulation.resume import resume_experiment
 
 RECIPE = {
     "data": {"name": "npz", "path": "my.npz"},
@@ -178,7 +179,7 @@ def resumed(home: Path, data: st.DataObject) -> None:
         recipe = load_recipe(str(run / "recipe.yaml"), ["rounds=4"])
         if recipe.tree() != longer(home):
             return  # then it is another run, which may be large
-        go_on(RunFolder.reopen(run), recipe_experiment(recipe, load_federation(recipe)))
+        resume_experiment(RunFolder.reopen(run), build(recipe, load_federation(recipe)))
         assert (run / "model.safetensors").read_bytes() == whole_model(home)
 
 
@@ -191,7 +192,7 @@ def whole_model(home: Path) -> bytes:
     place = home / "whole"
     if not place.exists():
         recipe = load_recipe(str(home / "recipe.yaml"), ["rounds=4"])
-        carry_out(recipe_experiment(recipe, load_federation(recipe)), RunFolder.create(place))
+        run_experiment(build(recipe, load_federation(recipe)), RunFolder.create(place))
     return (place / "model.safetensors").read_bytes()
 
 

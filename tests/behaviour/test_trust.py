@@ -24,7 +24,7 @@ from fuzzing import listing, make_finished_run
 
 from fedrecall import Federation, Iid, Run, federate
 from fedrecall.errors import InputError
-from fedrecall.front.execute import load_federation, recipe_experiment
+from fedrecall.front.execute import load_federation
 from fedrecall.front.run_recipe import load_run_recipe
 from fedrecall.recipe.files import read
 from fedrecall.recipe.own_code import own_code
@@ -32,6 +32,7 @@ from fedrecall.recipe.recipe import NAMED, Recipe, option_names
 from fedrecall.recipe.settings import Settings
 from fedrecall.runs.mark import why_not_own
 from fedrecall.runs.user_key import user_key
+from fedrecall.simulation.experiment import build
 
 X = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
 ARRAYS = {"x_train": X, "y_train": np.arange(24) % 3, "x_test": X[:6], "y_test": np.arange(6) % 3}
@@ -422,9 +423,9 @@ def test_whatever_key_of_a_recipe_names_code_asks_first() -> None:
             Path("kept/recipe.yaml").write_text(yaml.safe_dump(tree))
             with contextlib.suppress(InputError):
                 loaded = load_run_recipe(Path("kept"), trust=False)
-                recipe_experiment(loaded, load_federation(loaded))
+                build(loaded, load_federation(loaded))
             assert not Path("canary.imported").exists(), (path, value)
     Path("kept/recipe.yaml").write_text(yaml.safe_dump({**plain, "evaluation": {"metrics": ["canary:score"]}}))
     loaded = load_run_recipe(Path("kept"), trust=True)
-    recipe_experiment(loaded, load_federation(loaded))
+    build(loaded, load_federation(loaded))
     assert Path("canary.imported").exists()  # so that the test could fail

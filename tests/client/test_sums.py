@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedrecall.algorithms import FedAvg
-from fedrecall.client.sums import LEAF, Sums, SumTree, Updates
+from fedrecall.client.sums import LEAF, Sums, SumTree, UpdateGeometry
 from fedrecall.client.tasks import TrainTask
 from fedrecall.client.update import Update
 
@@ -107,7 +107,7 @@ def test_no_client_is_no_samples() -> None:
 
 
 def test_updates_of_parts_are_those_of_all() -> None:
-    whole, first, second = Updates(), Updates(), Updates()
+    whole, first, second = UpdateGeometry(), UpdateGeometry(), UpdateGeometry()
     for part, vector in [(first, [3.0, 4.0]), (first, [0.0, 0.0]), (second, [0.0, 2.0])]:
         whole.add(torch.tensor(vector))
         part.add(torch.tensor(vector))

@@ -13,9 +13,10 @@ from fedrecall.engines.auto import choose, clients_fill_lanes
 from fedrecall.engines.processes.engine import Processes
 from fedrecall.engines.serial import Serial
 from fedrecall.engines.vectorised import Vectorised
-from fedrecall.front.execute import load_federation, recipe_experiment
+from fedrecall.front.execute import load_federation
 from fedrecall.recipe.layers import load
 from fedrecall.recipe.settings import Execution
+from fedrecall.simulation.experiment import build
 from fedrecall.vector import FlatModel
 
 MODEL = nn.Conv2d(1, 1, 1)
@@ -78,4 +79,4 @@ def test_auto_takes_no_workers_where_a_message_is_more_than_a_clients_work(monke
 def test_the_demo_is_worth_two_workers_and_with_a_tiny_model_it_is_not(monkeypatch, words, expected) -> None:
     monkeypatch.setattr("fedrecall.engines.auto.usable_cpus", lambda: 2)
     recipe = load("demo", words, {})
-    assert type(recipe_experiment(recipe, load_federation(recipe)).engine) is expected
+    assert type(build(recipe, load_federation(recipe)).engine) is expected

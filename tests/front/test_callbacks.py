@@ -24,7 +24,7 @@ class Notes(Watcher):
         self.seen: list[tuple[object, ...]] = []
 
     def before(self, round: Round) -> None:
-        self.seen.append(("before", round.number, len(round.tasks), float(round.server["w"].sum())))
+        self.seen.append(("before", round.number, len(round.clients), float(round.server["w"].sum())))
 
     def result(self, round: Round, result: object) -> None:
         self.seen.append(("result", round.number))
@@ -69,7 +69,7 @@ def test_an_error_in_a_callback_names_it_and_the_rounds_before_are_saved(tmp_pat
 
 
 def test_a_callback_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a callback is 3; a Watcher or a function"):
+    with pytest.raises(InputError, match="a callback is 3; expected a Watcher or a function"):
         run(tmp_path / "run", callbacks=[3])
 
 

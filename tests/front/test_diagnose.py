@@ -18,10 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedrecall import WSM, Federation, InputError, Local, diagnose, federate
-from fedrecall.front.execute import load_federation, recipe_experiment
+from fedrecall.front.execute import load_federation
 from fedrecall.recipe.layers import load as load_recipe
 from fedrecall.runs.folder import RunFolder
-from fedrecall.simulation.loop import carry_out
+from fedrecall.simulation.experiment import build
+from fedrecall.simulation.loop import run_experiment
 
 Words = tuple[str, ...]
 
@@ -57,7 +58,7 @@ def run(path: str, *words: str, model: Words = LINEAR) -> Path:
     """A run's folder, without the page about it."""
     settings = [*MINE[: -len(LINEAR)], *model, "rounds=2", "evaluation.test_last=1", "forgetting.every=0", *words]
     recipe = load_recipe("demo", settings, {"execution": {"engine": "serial"}})
-    carry_out(recipe_experiment(recipe, load_federation(recipe)), RunFolder.create(Path(path)))
+    run_experiment(build(recipe, load_federation(recipe)), RunFolder.create(Path(path)))
     return Path(path)
 
 

@@ -27,7 +27,7 @@ from fedrecall import (
 )
 from fedrecall.client.batches import LocalPlan
 from fedrecall.client.predictions import Predictions
-from fedrecall.client.sums import Updates
+from fedrecall.client.sums import UpdateGeometry
 from fedrecall.measure import evaluator as evaluation
 from fedrecall.measure.metrics import METRICS, calibration_error, client_metrics, pooled_metrics
 from fedrecall.measure.training_cost import Operations
@@ -108,7 +108,7 @@ def test_mean_and_deviation_are_over_clients_with_data() -> None:
 
 
 def test_cosines_come_from_the_sum_of_unit_vectors() -> None:
-    updates = Updates()
+    updates = UpdateGeometry()
     vectors = np.random.default_rng(2).normal(size=(4, 7))
     for vector in (*vectors, np.zeros(7)):  # the last has no direction
         updates.add(torch.from_numpy(vector))
@@ -120,7 +120,7 @@ def test_cosines_come_from_the_sum_of_unit_vectors() -> None:
 
 
 def test_one_update_has_no_cosine() -> None:
-    updates = Updates()
+    updates = UpdateGeometry()
     updates.add(torch.tensor([3.0, 4.0]))
     assert updates.metrics() == {"update_norm": 5.0}
 

@@ -12,7 +12,6 @@ from fedrecall.client.batches import LocalPlan
 from fedrecall.recipe.files import shipped
 from fedrecall.recipe.layers import load
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.simulation.round import clients_per_round
 
 BASE = {
     "data": "cifar10", "model": "resnet18", "norm": "batch", "lr": 0.05, "clients": 100, "a_round": 10,
@@ -36,7 +35,7 @@ def said(recipe: Recipe) -> dict[str, Any]:
         "model": recipe.model["name"],
         "norm": recipe.model.get("norm"),
         "clients": recipe.partition["clients"],
-        "a_round": clients_per_round(recipe, recipe.partition["clients"]),
+        "a_round": recipe.create_participation().expected(recipe.partition["clients"]),
         "rounds": recipe.rounds,
         "lr": recipe.local.lr,
     }

@@ -20,10 +20,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedrecall.flower.app import App
 from fedrecall.flower.init import PACKAGE, write_app
 from fedrecall.flower.server import serve
-from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
+from fedrecall.front.execute import Plan, execute, load_federation
 from fedrecall.recipe.layers import load
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
+from fedrecall.simulation.experiment import build
 
 RAISED = 2  # Flower's code for an app that raised an exception
 
@@ -122,7 +123,7 @@ def events(run: Path) -> list[dict[str, Any]]:
 
 def serial(folder: Path, recipe: str, *words: str) -> Path:
     loaded = load(recipe, [*words, "execution.engine=serial"])
-    plan = Plan(recipe_experiment(loaded, load_federation(loaded)), RunFolder.create(folder), "serial")
+    plan = Plan(build(loaded, load_federation(loaded)), RunFolder.create(folder), "serial")
     execute([plan], report=None, quiet=True)
     return folder
 

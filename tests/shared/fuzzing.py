@@ -18,10 +18,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from fedrecall.errors import InputError, Note
-from fedrecall.front.execute import load_federation, recipe_experiment
+from fedrecall.front.execute import load_federation
 from fedrecall.recipe.layers import load as load_recipe
 from fedrecall.runs.folder import RunFolder
-from fedrecall.simulation.loop import carry_out
+from fedrecall.simulation.experiment import build
+from fedrecall.simulation.loop import run_experiment
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2000"))  # of all slow tests together; `make fuzz` wants more
 MOST_SECONDS = 20.0  # of one example, on a busy machine; most take a few milliseconds
@@ -122,7 +123,7 @@ def make_finished_run(folder: Path, recipe: Mapping[str, Any], arrays: Mapping[s
         np.savez("my.npz", **arrays)
         Path("recipe.yaml").write_text(yaml.safe_dump(recipe))
         loaded = load_recipe("recipe.yaml")
-        carry_out(recipe_experiment(loaded, load_federation(loaded)), RunFolder.create(Path("kept")))
+        run_experiment(build(loaded, load_federation(loaded)), RunFolder.create(Path("kept")))
 
 
 # What must hold.

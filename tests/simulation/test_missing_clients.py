@@ -13,7 +13,6 @@ from torch import nn
 
 from fedrecall import Federation, Iid
 from fedrecall.algorithms import Scaffold
-from fedrecall.client.job import Job
 from fedrecall.client.partial_sums import Result
 from fedrecall.client.tasks import Task, TrainTask
 from fedrecall.client.update import Missing
@@ -25,7 +24,7 @@ from fedrecall.objectives import CrossEntropy
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
-from fedrecall.simulation.round import Experiment
+from fedrecall.simulation.experiment import build
 
 
 class Losing(Serial):
@@ -46,8 +45,8 @@ def play(folder: Path, **execution: Any) -> dict[str, Any]:
     federation = Federation.from_arrays(x, y, test=(x, y), partition=Iid(clients=4, validation=0.2))
     sections = dict.fromkeys(("data", "partition", "model", "objective", "algorithm"), FROM_PYTHON)
     recipe = Recipe(**sections, rounds=3, clients_per_round=4, local={"lr": 0.1}, execution=execution)
-    job = Job.of(recipe, lambda: nn.Linear(5, 3), Scaffold(), CrossEntropy())
-    experiment = Experiment(recipe, job, federation, engine=Losing.create(1, recipe.execution))
+    engine, parts = Losing.create(1, recipe.execution), {"algorithm": Scaffold(), "objective": CrossEntropy()}
+    experiment = build(recipe, federation, model=lambda: nn.Linear(5, 3), engine=engine, **parts)
     (summary,) = execute([Plan(experiment, RunFolder.create(folder), "run")], report=None, quiet=True)
     return summary
 

@@ -16,9 +16,10 @@ from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Images, InputError, Local, Population, Run, federate
 from fedrecall.engines import Serial
+from fedrecall.participation import Uniform
 from fedrecall.recipe.recipe import Recipe
+from fedrecall.rng import stream
 from fedrecall.runs.records import Records
-from fedrecall.simulation.round import clients_per_round, sample_clients
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(120, 6)).astype(np.float32), RANDOM.integers(0, 3, 120)
@@ -90,14 +91,15 @@ def accuracy(model: nn.Module, x: np.ndarray, y: np.ndarray) -> float:
 
 def test_clients_are_drawn_without_repeats() -> None:
     for t in range(1, 50):
-        clients = sample_clients(0, t, population=10, count=7)
+        clients = Uniform(clients=7).sample(t, 10, stream(0, "sample", t))
         assert len(set(clients)) == 7
         assert set(clients) <= set(range(10))
 
 
 def test_clients_are_a_function_of_seed_and_round() -> None:
-    draws = {(s, t): sample_clients(s, t, population=1000, count=5) for s in (0, 1) for t in (1, 2)}
-    assert draws == {(s, t): sample_clients(s, t, population=1000, count=5) for s in (0, 1) for t in (1, 2)}
+    five, both = Uniform(clients=5), [(s, t) for s in (0, 1) for t in (1, 2)]
+    draws = {(s, t): five.sample(t, 1000, stream(s, "sample", t)) for s, t in both}
+    assert draws == {(s, t): five.sample(t, 1000, stream(s, "sample", t)) for s, t in both}
     assert len({tuple(clients) for clients in draws.values()}) == 4
 
 
@@ -106,7 +108,7 @@ def test_clients_are_a_function_of_seed_and_round() -> None:
     [(100, 0.1, 10), (100, 0.02, 2), (100, 0.29, 29), (28, 0.1, 3), (3, 0.1, 1), (7, 1.0, 7)],
 )
 def test_a_share_of_the_clients_is_rounded_and_at_least_one(population: int, share: float, count: int) -> None:
-    assert clients_per_round(Recipe(participation=share), population) == count
+    assert Recipe(participation=share).create_participation().expected(population) == count
 
 
 def test_more_clients_than_may_train_are_refused(start: Start) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedrecall.algorithms.base import Algorithm, LocalSteps, Population
 from fedrecall.algorithms.bounds import Centralised, LocalOnly
+from fedrecall.algorithms.context import ClientUpdate, ServerContext
 from fedrecall.algorithms.fedadagrad import FedAdagrad
 from fedrecall.algorithms.fedadam import FedAdam
 from fedrecall.algorithms.fedavg import FedAvg
@@ -45,6 +46,7 @@ __all__ = [
     "GMA",
     "Algorithm",
     "Centralised",
+    "ClientUpdate",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
@@ -60,4 +62,5 @@ __all__ = [
     "Moon",
     "Population",
     "Scaffold",
+    "ServerContext",
 ]

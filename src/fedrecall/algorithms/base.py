@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
 
+from fedrecall.algorithms.context import ClientUpdate, ServerContext
 from fedrecall.optimisers import SGD, Optimiser
-from fedrecall.vector import Tensors
+from fedrecall.vector import Slot, Tensors
 
 Finished = tuple[Tensors, Tensors]  # what a client sends, and its new state
 Totals = dict[str, float]  # the sums of the weights, by the name of what was sent
@@ -56,25 +58,35 @@ class Algorithm:
 
     recipe_section: ClassVar[str] = "algorithm"
     title: ClassVar[str | None] = None  # what it is called, if not as the class
-    # What the worker computes for this algorithm, and only then: "features" and "previous" for `penalty`,
-    # "fisher" for `finish`.
+    # What is computed for this algorithm, and only then: "features" and "previous" for `penalty`, "fisher" for
+    # `finish`; "clients": it aggregates single updates (`aggregate_updates`) and not their sums.
     needs: ClassVar[frozenset[str]] = frozenset()
     # The module whose output is a sample's representation; None: the input of the last nn.Linear.
     representation: str | None = None
+    # What leaves a client beside the sums over a round: "class_counts", how many samples of each class it has.
+    discloses: ClassVar[frozenset[str]] = frozenset()
+    facts: ClassVar[frozenset[str]] = frozenset()  # sent tensors that are numbers about an update, not parts of it
     pooled: ClassVar[bool] = False  # one client with everyone's data takes the place of the sampled ones
-    personal: ClassVar[bool] = False  # a client goes on from its own model, which is its state "w"
+    exchanges: ClassVar[bool] = True  # clients send something to the server; False for the two bounds
+    assumes_sgd: ClassVar[str | None] = None  # why local steps must be those of SGD
     divides_by_rate: ClassVar[bool] = False  # a local rate of zero has no meaning
     # What an algorithm does besides FedAvg, so that nobody pays for what it does not do. It is found by the
     # methods that a class overrides, wherever it inherits them from.
     keeps_state: ClassVar[bool] = False  # clients keep something from round to round (`init_client`)
     corrects: ClassVar[bool] = False  # gradients are changed (`correct`)
     sends_models: ClassVar[bool] = True  # a client sends its model as it is, and nothing else (not with `finish`)
+    personal: ClassVar[bool] = False  # clients have models of their own (`model_for`)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.keeps_state = cls.init_client is not Algorithm.init_client
         cls.corrects = cls.correct is not Algorithm.correct
         cls.sends_models = cls.finish is Algorithm.finish
+        cls.personal = cls.model_for is not Algorithm.model_for
+
+    def for_model(self, slots: Sequence[Slot]) -> Algorithm:
+        """Return the algorithm for a model whose parameters lie in `slots` of the flat vector."""
+        return self
 
     def init(self, x: Tensor) -> Tensors:
         """The server's state before the first round."""
@@ -87,6 +99,14 @@ class Algorithm:
     def broadcast(self, server: Tensors) -> Tensors:
         """The tensors that a client is sent."""
         return {"w": server["w"]}
+
+    def model_for(self, client: Tensors, server: Tensors) -> Tensor:
+        """Return the vector that a client starts from and is judged with.
+
+        `client` is its state, `server` what it is sent. An algorithm that overrides this gives clients models of
+        their own.
+        """
+        return server["w"]
 
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
         """Change the gradient of a local step, in place. `server` is what was sent."""
@@ -118,6 +138,12 @@ class Algorithm:
         The round loop rounds the result once.
         """
         return {"w": sums["w"] / totals["w"]}
+
+    def aggregate_updates(
+        self, server: Tensors, updates: Sequence[ClientUpdate], context: ServerContext
+    ) -> Tensors:
+        """Return the server's new state from the single updates, where `needs` names "clients"."""
+        raise NotImplementedError
 
     def evaluated(self, server: Tensors) -> Tensor:
         """The vector that is evaluated and saved."""

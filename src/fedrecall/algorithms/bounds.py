@@ -19,6 +19,7 @@ class Centralised(Algorithm):
     """
 
     pooled: ClassVar[bool] = True
+    exchanges: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,10 @@ class LocalOnly(Algorithm):
     """
 
     title: ClassVar[str] = "Local only"
-    personal: ClassVar[bool] = True
+    exchanges: ClassVar[bool] = False
+
+    def model_for(self, client: Tensors, server: Tensors) -> Tensor:
+        return client.get("w", server["w"])
 
     def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
         return {}, {"w": y}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class FedDyn(Algorithm):
     """
 
     alpha: Annotated[Scale, "strength of the regulariser"] = 0.01
+    assumes_sgd: ClassVar[str | None] = "its linear term is the sum of gradients that plain steps have followed"
 
     def init(self, x: Tensor) -> Tensors:
         return {"w": x, "h": torch.zeros_like(x)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
@@ -25,6 +25,7 @@ class FedExP(Algorithm):
     """
 
     eps: Annotated[Scale, "keeps eta finite where the updates cancel"] = 1e-3
+    facts: ClassVar[frozenset[str]] = frozenset({"norm2"})
 
     def init(self, x: Tensor) -> Tensors:
         return {"w": x, "w_before": x}

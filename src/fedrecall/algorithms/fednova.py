@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ class FedNova(Algorithm):
     """
 
     mu: Annotated[Rate, "strength of a proximal term in the clients' steps, as in FedProx"] = 0.0
+    assumes_sgd: ClassVar[str | None] = "it divides updates by the number of equal steps behind them"
+    facts: ClassVar[frozenset[str]] = frozenset({"a"})
 
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
         if self.mu:

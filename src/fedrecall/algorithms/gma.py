@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -26,6 +26,7 @@ class GMA(Algorithm):
 
     tau: Annotated[float, Field(ge=0, le=1), "agreement from which on a coordinate moves in full"] = 0.4
     server_lr: Annotated[Rate, "step of the server along the masked update"] = 1.0
+    facts: ClassVar[frozenset[str]] = frozenset({"sign"})
 
     def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
         return {"w": y, "sign": (y - server["w"]).sign().to(torch.int8)}, {}

@@ -25,6 +25,7 @@ class Scaffold(Algorithm):
     weighting: Annotated[Literal["uniform", "samples"], "what a client weighs, in x and in c"] = "uniform"
     title: ClassVar[str] = "SCAFFOLD"
     divides_by_rate: ClassVar[bool] = True
+    assumes_sgd: ClassVar[str | None] = "its control variates take every step to be the rate times a gradient"
 
     def init(self, x: Tensor) -> Tensors:
         return {"w": x, "c": zeros_like(x)}

@@ -44,11 +44,12 @@ def demo(
     Settings over the recipe `demo` may follow as KEY=VALUE.
     """
     from fedrecall.cli.output import show_results
-    from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
+    from fedrecall.front.execute import Plan, execute, load_federation
     from fedrecall.recipe.layers import load
     from fedrecall.recipe.names import titles
     from fedrecall.recipe.recipe import Recipe
     from fedrecall.runs.folder import RunFolder
+    from fedrecall.simulation.experiment import build
 
     recipe = load(
         "demo",
@@ -64,7 +65,7 @@ def demo(
         )
     objectives: dict[str, object] = {"cross_entropy": "cross_entropy", "wsm": recipe.objective}
     recipes = {name: Recipe(**{**recipe.tree(), "objective": chosen}) for name, chosen in objectives.items()}
-    experiments = {name: recipe_experiment(chosen, federation) for name, chosen in recipes.items()}
+    experiments = {name: build(chosen, federation) for name, chosen in recipes.items()}
     parent = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), "demo")
     plans = [
         Plan(experiments[name], RunFolder.create(parent.path / name), titles().method(chosen.tree()))

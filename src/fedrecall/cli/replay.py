@@ -17,7 +17,6 @@ from fedrecall.cli.options import (
     say,
     trust_option,
 )
-from fedrecall.runs import files
 
 
 @click.command(epilog="Example: fedrecall replay runs/mine --round 3 --client 7")
@@ -45,21 +44,21 @@ def replay(
 
     It starts from the newest checkpoint before the round. Nothing in the folder RUN is changed.
     """
-    from fedrecall.front.execute import load_federation, recipe_experiment
+    from fedrecall.front.callbacks import Watching
+    from fedrecall.front.execute import load_federation
     from fedrecall.front.run_recipe import load_run_recipe
     from fedrecall.runs.folder import RunFolder
+    from fedrecall.simulation.experiment import build
     from fedrecall.simulation.progress import ProgressLine
-    from fedrecall.simulation.replay import newest_before
     from fedrecall.simulation.replay import replay as train_again
 
     RunFolder.reopen(run)
     here = execution(engine="serial", workers="auto", device=device, data=data)
     here["execution"]["client_timeout"] = None
     loaded = load_run_recipe(run, (), here, trust=trust)
-    later = newest_before(run / files.CHECKPOINTS, round_) is not None
-    experiment = recipe_experiment(loaded, load_federation(loaded), resumed=later)
+    experiment = build(loaded, load_federation(loaded), run=run)
     with ProgressLine("the rounds before", round_ - 1, quiet=quiet or as_json) as progress:
-        replayed = train_again(run, experiment, round_, client, [progress], force=force)
+        replayed = train_again(run, experiment, round_, client, [Watching(progress)], force=force)
     if as_json:
         click.echo(json.dumps(asdict(replayed)))
         return

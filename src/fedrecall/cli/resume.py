@@ -52,11 +52,11 @@ def resume(
 ) -> None:
     """Go on with the run in the folder RUN from its last checkpoint, or make it longer with rounds=N."""
     from fedrecall.cli.output import show_results
-    from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
+    from fedrecall.front.execute import Plan, execute, load_federation
     from fedrecall.front.run_recipe import load_run_recipe
     from fedrecall.recipe.names import titles
     from fedrecall.runs.folder import RunFolder
-    from fedrecall.simulation.resume import has_checkpoint
+    from fedrecall.simulation.experiment import build
 
     folder, words = RunFolder.reopen(run), words_of(settings)
     for word in words:
@@ -66,7 +66,7 @@ def resume(
     workers = workers or ("auto" if engine else None)
     given = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)
     loaded = load_run_recipe(run, words, given, trust=trust)
-    experiment = recipe_experiment(loaded, load_federation(loaded), resumed=has_checkpoint(run))
+    experiment = build(loaded, load_federation(loaded), run=run)
     plan = Plan(experiment, folder, run.name, resume=True, force=force, other_device=other_device)
     page = run / files.REPORT if report else None
     (summary,) = execute([plan], report=page, quiet=quiet or as_json)

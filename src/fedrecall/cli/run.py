@@ -52,17 +52,18 @@ def run(
     Settings over the recipe's may follow as KEY=VALUE or --KEY VALUE, with dots: local.lr=0.05.
     """
     from fedrecall.cli.output import show_results
-    from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
+    from fedrecall.front.execute import Plan, execute, load_federation
     from fedrecall.recipe.layers import load
     from fedrecall.recipe.names import titles
     from fedrecall.runs.folder import RunFolder
+    from fedrecall.simulation.experiment import build
 
     loaded = load(
         recipe,
         words_of(settings),
         execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data),
     )
-    experiment = recipe_experiment(loaded, load_federation(loaded))
+    experiment = build(loaded, load_federation(loaded))
     name = Path(recipe).stem
     folder = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), name)
     page = folder.path / files.REPORT if report else None

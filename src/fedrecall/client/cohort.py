@@ -69,8 +69,8 @@ class Cohort:
     ) -> CohortResult:
         """The same by kernels, sixteen clients at a time."""
         job, tasks, client, start = self.job, plan.tasks, self._prepared(plan), server["w"]
-        if job.algorithm.personal and any("w" in state for state in states):
-            start = self._stacked("w", server["w"], states, own=True)
+        if job.algorithm.personal and any(states):
+            start = self._starts(server, states)
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
         models, losses, summed = lanes.train(plan, start, client, tasks[0].lr, augment)
         none = {name: buffer.expand(len(tasks), -1) for name, buffer in buffers.items()}
@@ -101,7 +101,7 @@ class Cohort:
         tasks, job, here, before, lr = plan.tasks, self.job, self.flat.w.device, states, plan.tasks[0].lr
         server, buffers = self.device.put(server), self.device.put(buffers)
         states = [self.device.put(state) for state in states]
-        w = self._stacked("w", server["w"], states, own=job.algorithm.personal)
+        w = self._starts(server, states)
         b = self._stacked("b", buffers["b"], states, own=job.own_buffers)
         i = self._stacked("i", buffers["i"], states, own=job.own_buffers)
         together = int(plan.steps.min()) == len(plan.sizes)  # do all take all steps?
@@ -141,6 +141,12 @@ class Cohort:
         mean = total.cpu() / torch.from_numpy(plan.steps).clamp(min=1)
         home = self.device.home({"w": w, "b": b, "i": i})
         return CohortResult(plan.rows(mean.tolist()), [home.pop("w")], home, before)
+
+    def _starts(self, server: Tensors, states: list[Tensors]) -> Tensor:
+        """Return the vectors that clients start from, a row each."""
+        if self.job.algorithm.personal and any(states):
+            return torch.stack([self.job.algorithm.model_for(state, server) for state in states])
+        return server["w"].repeat(len(states), 1)
 
     def _stacked(self, name: str, published: Tensor, states: list[Tensors], *, own: bool) -> Tensor:
         if own and any(name in state for state in states):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
@@ -17,6 +17,7 @@ from fedrecall.optimisers import SGD, Optimiser
 from fedrecall.options import Shares
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.recipe.settings import BatchNorm, Local
+from fedrecall.updates.pipeline import Pipeline
 from fedrecall.vector import FlatModel
 
 
@@ -32,6 +33,7 @@ class Job:
     batch_norm: BatchNorm = "average"
     judged_for: str | Shares = "as_trained"  # the class shares, when a model is evaluated
     lowering: Lowering | None = None  # what kernels compute; None: steps are PyTorch's own
+    pipeline: Pipeline = field(default_factory=Pipeline)  # what happens to an update on its way
     optimiser: Optimiser = field(init=False)
 
     def __post_init__(self) -> None:
@@ -42,6 +44,10 @@ class Job:
         """What a recipe says, with the things that it names."""
         rest = recipe.local, recipe.seed, recipe.batch_norm, recipe.evaluation.prior
         return cls(model, algorithm, objective, *rest)
+
+    def for_model(self, flat: FlatModel) -> Job:
+        """Return the job with the algorithm that knows where the model's parameters lie."""
+        return replace(self, algorithm=self.algorithm.for_model(flat.parameter_slots))
 
     def logit_shift(self, federation: Federation) -> Tensor | None:
         """What is added to a model's logits when it is judged; None: nothing."""
@@ -60,5 +66,15 @@ class Job:
 
     @property
     def own_buffers(self) -> bool:
-        """Do batch-norm statistics stay with the clients?"""
-        return self.algorithm.personal or self.batch_norm == "local"
+        """Whether batch-norm statistics stay with the clients."""
+        return self.batch_norm == "local" or (self.algorithm.personal and not self.algorithm.exchanges)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a client may keep something from round to round."""
+        return self.algorithm.keeps_state or self.algorithm.personal or self.own_buffers or bool(self.pipeline)
+
+    @property
+    def needs_single_updates(self) -> bool:
+        """Whether the server works on the updates of single clients, which nobody may add up before."""
+        return "clients" in self.algorithm.needs or bool(self.pipeline)

@@ -45,19 +45,22 @@ class UpdateGroup:
     rows: Rows
     models: Sequence[Tensor]  # all rows, as blocks of some
     buffers: Tensors  # stacked, or none
+    payload: Payload
     weight: float  # of all rows together
     summed: Tensors  # the rows of the models, "w", and of the buffers "b", so weighted
+    wire_bytes: int = 0
 
     @classmethod
     def of(
-        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, summed: Tensor | None = None
+        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, payload: Payload, summed: Tensor | None = None
     ) -> UpdateGroup:
         """The group and its sums, where that of the models is not there: in the model's precision, for groups are
         equal to `serial` up to rounding."""
         sums = {"w": weighted_sum(models, rows.weights) if summed is None else summed}
         if buffers:
             sums["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
-        return cls(rows, models, buffers, sum(rows.weights), sums)
+        wire_bytes = payload.bytes({}, buffers) + len(rows.tasks) * payload.bytes({"w": models[0][0]}, {})
+        return cls(rows, models, buffers, payload, sum(rows.weights), sums, wire_bytes)
 
     def states(self) -> dict[int, int]:
         return {}
@@ -68,10 +71,7 @@ class UpdateGroup:
     def probed(self) -> list[tuple[TrainTask, ProbeAnswers]]:
         return []  # who is probed is not in a group
 
-    def bytes(self, payload: Payload) -> int:
-        return payload.bytes({}, self.buffers) + len(self.rows.tasks) * payload.bytes({"w": self.models[0][0]}, {})
-
-    def finite_part(self, algorithm: Algorithm) -> tuple[UpdateGroup | None, list[int]]:
+    def finite_part(self) -> tuple[UpdateGroup | None, list[int]]:
         if all(is_finite(tensor) for tensor in self.summed.values()):
             return self, []
         w = torch.cat(list(self.models))
@@ -82,7 +82,7 @@ class UpdateGroup:
             return None, dropped
         buffers = {name: stacked[good] for name, stacked in self.buffers.items()}
         rows = self.rows.only(good.tolist())
-        return UpdateGroup.of(rows, [w[good]], buffers), dropped
+        return UpdateGroup.of(rows, [w[good]], buffers, self.payload), dropped
 
     def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
         """All rows at once, each with its weight."""
@@ -106,21 +106,21 @@ class PartialSum:
     sums: Sums
     accepted: list[Update]  # without their vectors
     dropped: list[Update]  # whose numbers are not finite
-    sent_bytes: int
+    wire_bytes: int
 
     @classmethod
-    def leaf(cls, results: Sequence[Update], algorithm: Algorithm, payload: Payload, tree: SumTree) -> PartialSum:
+    def leaf(cls, results: Sequence[Update], algorithm: Algorithm, tree: SumTree) -> PartialSum:
         """The clients of one leaf, added up in an empty tree."""
-        accepted, dropped, sent_bytes = [], [], 0
+        accepted, dropped, wire_bytes = [], [], 0
         for result in results:
-            good, _ = result.finite_part(algorithm)
+            good, _ = result.finite_part()
             if good is None:
                 dropped.append(result.without_vectors())
                 continue
             good.add_to(tree, algorithm)
-            sent_bytes += good.bytes(payload)
+            wire_bytes += good.wire_bytes
             accepted.append(good.without_vectors())
-        return cls(0, results[0].task.order // LEAF, tree.total(), accepted, dropped, sent_bytes)
+        return cls(0, results[0].task.order // LEAF, tree.total(), accepted, dropped, wire_bytes)
 
     def states(self) -> dict[int, int]:
         return {result.task.client: result.state for result in (*self.accepted, *self.dropped)}
@@ -131,10 +131,7 @@ class PartialSum:
     def probed(self) -> list[tuple[TrainTask, ProbeAnswers]]:
         return [found for result in self.accepted for found in result.probed()]
 
-    def bytes(self, payload: Payload) -> int:
-        return self.sent_bytes
-
-    def finite_part(self, algorithm: Algorithm) -> tuple[PartialSum | None, list[int]]:
+    def finite_part(self) -> tuple[PartialSum | None, list[int]]:
         return self if self.accepted else None, [result.task.client for result in self.dropped]
 
     def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:

@@ -25,7 +25,7 @@ def node_size(level: int) -> int:
 
 
 @dataclass
-class Updates:
+class UpdateGeometry:
     """Norms and cosines of the clients' updates, from sums: no update is kept.
 
     With unit vectors u_i = D_i / |D_i|, |sum_i u_i|^2 = m + 2 sum_{i<j} cos(D_i, D_j).
@@ -43,7 +43,7 @@ class Updates:
             unit = update / norm
             self.total = unit if self.total is None else self.total.add_(unit)
 
-    def add_all(self, later: Updates) -> None:
+    def add_all(self, later: UpdateGeometry) -> None:
         self.norms += later.norms
         self.directions += later.directions
         if later.total is not None:
@@ -72,7 +72,7 @@ class Sums:
     counters: Tensor | None = None
     samples: int = 0
     loss: float = 0.0
-    updates: Updates = field(default_factory=Updates)  # none, where they are not looked at
+    updates: UpdateGeometry = field(default_factory=UpdateGeometry)  # none, where they are not looked at
 
     def add_tensor(self, name: str, tensor: Tensor, weight: float, total: float) -> None:
         """Add `weight` times a tensor, which stands for clients whose weights add up to `total`."""
@@ -111,7 +111,7 @@ class Sums:
     def of(cls, vectors: Tensors, scalars: Scalars) -> Sums:
         totals, samples, loss, norms, directions = scalars
         tensors = {name: vectors[f"tensors.{name}"] for name in totals}
-        updates = Updates(norms, directions, vectors.get("units"))
+        updates = UpdateGeometry(norms, directions, vectors.get("units"))
         return cls(tensors, totals, vectors.get("floats"), vectors.get("counters"), samples, loss, updates)
 
 

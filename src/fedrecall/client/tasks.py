@@ -18,6 +18,7 @@ class TrainTask(NamedTuple):
     state_version: int = 0  # the round that wrote the client's state; 0: it has none yet
     probe: bool = False  # also evaluate the client's model on the pooled validation data
     clients: tuple[int, ...] = ()  # of the validation data, only that of these clients; none named: all of it
+    cohort: int = 1  # how many clients take part in the round
 
     def __str__(self) -> str:
         who = "all clients as one," if self.client == EVERYONE else f"client {self.client}"

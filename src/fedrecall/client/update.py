@@ -12,7 +12,7 @@ from torch import Tensor
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.client.sums import Sums, SumTree
 from fedrecall.client.tasks import TrainTask
-from fedrecall.vector import Payload, Tensors
+from fedrecall.vector import Tensors
 
 
 class ProbeAnswers(NamedTuple):
@@ -24,36 +24,40 @@ class ProbeAnswers(NamedTuple):
 
 @dataclass
 class Update:
-    """What a client's training gives back."""
+    """What a client's local training gives back. The receiver owns its tensors: they stay valid."""
 
     task: TrainTask
     sent: Tensors = field(default_factory=dict)
     buffers: Tensors = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)  # of what the algorithm sends, in their sums
     state: int = 0  # the version of the client's new state; 0: it has none
     samples: int = 0  # that it trains on
     steps: int = 0
     loss: float = 0.0  # the mean over its steps
     probe: ProbeAnswers | None = None
+    wire_bytes: int = 0  # of the tensors that travel
+
+    @property
+    def client(self) -> int:
+        return self.task.client
 
     def scalars(self) -> tuple[Any, ...]:
-        """All but the task and the vectors, in the order of the fields."""
-        return self.state, self.samples, self.steps, self.loss, self.probe
+        """Return all but the task and the vectors, in the order of the fields."""
+        return (
+            self.weights, self.state, self.samples, self.steps, self.loss, self.probe, self.wire_bytes
+        )  # fmt: skip
 
     def states(self) -> dict[int, int]:
-        """The versions of the new states, by client."""
-        return {self.task.client: self.state}
+        """Return the versions of the new states, by client."""
+        return {self.client: self.state}
 
     def trained(self) -> list[tuple[int, int]]:
-        """Samples and steps of each client."""
+        """Return the samples and steps of each client."""
         return [(self.samples, self.steps)]
 
     def probed(self) -> list[tuple[TrainTask, ProbeAnswers]]:
-        """The tasks whose clients' models were probed, and what was found."""
+        """Return the tasks whose clients' models were probed, and what was found."""
         return [(self.task, self.probe)] if self.probe else []
-
-    def bytes(self, payload: Payload) -> int:
-        """Of what was sent."""
-        return payload.bytes(self.sent, self.buffers)
 
     def copy(self) -> Update:
         """Return the same with tensors of its own."""
@@ -61,19 +65,19 @@ class Update:
         return replace(self, sent=sent, buffers={name: tensor.clone() for name, tensor in self.buffers.items()})
 
     def without_vectors(self) -> Update:
-        return Update(self.task, {}, {}, *self.scalars())
+        return replace(self, sent={}, buffers={})
 
-    def finite_part(self, algorithm: Algorithm) -> tuple[Update | None, list[int]]:
-        """The result without clients that sent numbers which are not finite, and who these are."""
+    def finite_part(self) -> tuple[Update | None, list[int]]:
+        """Return the update without clients that sent numbers which are not finite, and who these are."""
         tensors = (*self.sent.values(), *self.buffers.values())
         good = all(is_finite(tensor) for tensor in tensors if tensor.is_floating_point())
-        return (self, []) if good else (None, [self.task.client])
+        return (self, []) if good else (None, [self.client])
 
     def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
+        """Add it to the sums of its round."""
         sums = tree.leaf(self.task.order)
         for name, tensor in self.sent.items():
-            weight = algorithm.weight(name, self.samples, self.steps)
-            sums.add_tensor(name, tensor, weight, weight)
+            sums.add_tensor(name, tensor, self.weights[name], self.weights[name])
         if self.buffers:
             sums.add_buffers(self.buffers["b"], self.samples, self.buffers["i"])
         sums.samples += self.samples
@@ -87,6 +91,10 @@ class Missing:
 
     task: TrainTask
     reason: str  # the end of a sentence that begins with the client
+
+    @property
+    def client(self) -> int:
+        return self.task.client
 
 
 def look_at_update(sums: Sums, tree: SumTree, sent: Tensors, algorithm: Algorithm) -> None:

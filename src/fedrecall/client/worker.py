@@ -32,6 +32,7 @@ from fedrecall.device import CPU, Device
 from fedrecall.models.build import has_statistics, least_samples
 from fedrecall.rng import Shuffle, torch_stream
 from fedrecall.runs.client_states import States
+from fedrecall.updates.pipeline import STATISTICS
 from fedrecall.vector import Tensors
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Worker:
         self._read = self.inputs.stored if self.step.reads_bytes else self.inputs
         shift = None if shift is None else shift.to(device.torch)
         self.predict = Predictor(self.flat, self.inputs, shift, lanes)
-        self.least = least_samples(self.flat.module)
+        self.least, self._payload = least_samples(self.flat.module), self.flat.payload
         self._statistics = has_statistics(self.flat.module) and not job.own_buffers
         self.server: Tensors = {}
         self.buffers: Tensors = {}
@@ -91,14 +92,14 @@ class Worker:
         return self.train(task) if isinstance(task, TrainTask) else self.evaluate(task)
 
     def _load(self, state: Tensors) -> None:
-        """The model that a task starts from: the published one, or what the client has of its own instead."""
-        own_model = self.job.algorithm.personal and "w" in state
+        """Load the model that a task starts from: the published one, or what the client has of its own instead."""
         own_buffers = self.job.own_buffers and "b" in state
-        if self._holds_server and not own_model and not own_buffers:
+        own = own_buffers or (self.job.algorithm.personal and bool(state))
+        if self._holds_server and not own:
             return
-        w, buffers = state["w"] if own_model else self._server["w"], state if own_buffers else self._buffers
-        self.flat.load(w, buffers)
-        self._holds_server = not own_model and not own_buffers
+        w = self.job.algorithm.model_for(state, self.server) if own else self._server["w"]
+        self.flat.load(w, state if own_buffers else self._buffers)
+        self._holds_server = not own
 
     def _load_frozen(self, state: Tensors) -> None:
         """The models that the client compares itself with."""
@@ -138,16 +139,36 @@ class Worker:
         sent, new_state = job.algorithm.finish(home({"w": flat.w})["w"], self.server, state, local, home(extra))
         if job.own_buffers or self._previous:
             new_state = new_state | buffers
+        weights = {name: job.algorithm.weight(name, local.samples, steps) for name in sent}
+        travelling = {} if job.own_buffers or not flat.has_buffers else buffers
+        if job.pipeline:
+            sent, travelling, kept = self._through_stages(task, sent, travelling, state)
+            new_state = new_state | kept
+        sent = {name: tensor.clone() for name, tensor in sent.items()}
         return Update(
             task,
-            sent={name: tensor.clone() for name, tensor in sent.items()},
-            buffers={} if job.own_buffers or not flat.has_buffers else buffers,
+            sent,
+            travelling,
+            weights,
             state=self.states.put(task.client, task.round, new_state),
             samples=len(indices),
             steps=steps,
             loss=loss,
             probe=self._probe(task) if task.probe else None,
+            wire_bytes=self._payload.bytes(sent, travelling),
         )
+
+    def _through_stages(
+        self, task: TrainTask, sent: Tensors, buffers: Tensors, state: Tensors
+    ) -> tuple[Tensors, Tensors, Tensors]:
+        """Return a client's message after the stages at its side, what travels beside it, and what it keeps.
+
+        Float buffers go through the stages with the update; counters travel as they are.
+        """
+        origin = {**self.server, STATISTICS: self.buffers["b"]} if buffers else self.server
+        whole = {**sent, STATISTICS: buffers["b"]} if buffers else sent
+        message, kept = self.job.pipeline.send(whole, origin, state, task.round, task.client, task.cohort)
+        return message, {"i": buffers["i"]} if buffers else {}, kept
 
     def _probe(self, task: TrainTask) -> ProbeAnswers:
         """The samples that the client's model gets right: as it is and, if statistics are averaged, with those
@@ -161,7 +182,7 @@ class Worker:
 
     def client_states(self, tasks: Sequence[TrainTask]) -> list[Tensors]:
         """Of each client before its task."""
-        if self.job.algorithm.keeps_state or self.job.own_buffers:
+        if self.job.keeps_state:
             return [self.client_state(task) for task in tasks]
         return [{}] * len(tasks)
 

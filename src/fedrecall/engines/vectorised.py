@@ -195,7 +195,7 @@ class Vectorised(Engine):
 
     def _summed(self, trained: CohortResult) -> UpdateGroup:
         buffers = trained.buffers if self._worker.flat.has_buffers else {}
-        return UpdateGroup.of(trained.rows, trained.models, buffers, trained.summed)
+        return UpdateGroup.of(trained.rows, trained.models, buffers, self._worker.flat.payload, trained.summed)
 
     def _finished(self, trained: CohortResult) -> Iterator[Update]:
         """The result of each client: what it sends and keeps."""

@@ -45,8 +45,8 @@ from fedrecall.flower.node import Node
 from fedrecall.flower.refusal import RefusedError
 from fedrecall.flower.states import OwnStates
 from fedrecall.flower.tensors import pack, unpack
-from fedrecall.front.execute import recipe_job
 from fedrecall.runs.client_states import StateFiles
+from fedrecall.simulation.experiment import job_of
 from fedrecall.torch_state import fixed_torch_state, torch_threads
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
@@ -71,7 +71,8 @@ class Here:
         self.node = Node.of(context.node_config, context.run_config)
         nodes = self.app.get("nodes", str, "")
         self.federation: Federation = self.node.federation(self.app.recipe, self.app.kind, nodes or None)
-        self.job: Job = recipe_job(self.app.recipe, self.federation)
+        job = job_of(self.app.recipe, self.federation)
+        self.job: Job = job.for_model(job.build_model(self.federation))
 
     def agree(self, task: Fields) -> None:
         """A message of another run, or for another client, is not for this node."""
@@ -85,7 +86,7 @@ class Here:
     def states(self, run: str, starts_from: int) -> StateFiles:
         """This client's states of a run; where none are kept, no folder is needed."""
         folder = self.node.state_dir
-        keeps = self.job.algorithm.keeps_state or self.job.own_buffers
+        keeps = self.job.keeps_state
         if folder is None:
             if keeps:
                 raise RefusedError("the algorithm keeps state at its clients, and the node has no state-dir")
@@ -155,7 +156,8 @@ def train(here: Here, message: Message) -> RecordDict:
         layouts = Layouts.of(here.job, worker.flat)
         arrays: ArrayRecord = the_record(message.content, ARRAYS, ArrayRecord)
         worker.publish(*with_buffers(unpack(arrays, layouts.down), worker))
-        work = TrainTask(task.whole("round", 1), 0, here.node.client, task.real("lr"), 0, version)
+        round, cohort = task.whole("round", 1), task.whole("cohort", 1)
+        work = TrainTask(round, 0, here.node.client, task.real("lr"), 0, version, cohort=cohort)
         result = worker.run(work)
         assert isinstance(result, Update)
         content = RecordDict({ARRAYS: pack({**result.sent, **with_prefix(result.buffers)})})

@@ -58,8 +58,8 @@ class Flower(Engine):
     leaves_out_clients = True
     in_this_process = False
 
-    def __init__(self, nodes: Nodes, run: str, clipping_norm: float = 0.0) -> None:
-        self.roster, self.run_name, self.clipping_norm = nodes, run, clipping_norm
+    def __init__(self, nodes: Nodes, run: str, clipping_norm: float = 0.0, notes: Sequence[str] = ()) -> None:
+        self.roster, self.run_name, self.clipping_norm, self.notes = nodes, run, clipping_norm, notes
         self.workers = nodes.clients
         self.resume_command = "flwr run with the same app and federation, and --run-config resume=true"
         self._here: Serial | None = None
@@ -76,7 +76,7 @@ class Flower(Engine):
     def open(self, job: Job, federation: Federation, states: States) -> None:
         self.job, self.federation = job, federation
         flat = job.build_model(federation)
-        self.layouts = Layouts.of(job, flat)
+        self.layouts, self.payload = Layouts.of(job, flat), flat.payload
         self.least, self.has_buffers = least_samples(flat.module), flat.has_buffers
         self.statistics = has_statistics(flat.module) and not job.own_buffers
         if federation.test is not None:
@@ -127,7 +127,7 @@ class Flower(Engine):
                 results.append(Missing(task, str(error)))
                 continue
             results.append(result)
-            finite = result.finite_part(self.job.algorithm)[0] is not None  # else the round drops it
+            finite = result.finite_part()[0] is not None  # else the round drops it
             if task.probe and finite and self.roster.facts[task.client].forgetting:
                 models[task.client] = model
         if models:
@@ -141,7 +141,12 @@ class Flower(Engine):
 
     def _train_task(self, task: TrainTask) -> ConfigRecord:
         record = self._task(
-            task.client, task.round, lr=task.lr, state=task.state_version, model=self._asks_model(task)
+            task.client,
+            task.round,
+            lr=task.lr,
+            state=task.state_version,
+            cohort=task.cohort,
+            model=self._asks_model(task),
         )
         if self.job.objective.asks_population:
             record["pooled"] = self.federation.pooled_shares.tolist()
@@ -151,7 +156,7 @@ class Flower(Engine):
 
     def _asks_model(self, task: TrainTask) -> bool:
         """A client's model, for a probe, if what it sends is another thing, and its owner lets others see it."""
-        sends_it = self.job.algorithm.sends_models and not self.job.own_buffers
+        sends_it = self.job.algorithm.sends_models and not self.job.own_buffers and not self.job.pipeline
         return task.probe and not sends_it and self.roster.facts[task.client].forgetting
 
     def _checked(self, task: TrainTask, content: RecordDict) -> tuple[Update, Tensors]:
@@ -172,8 +177,10 @@ class Flower(Engine):
         state = metrics.whole("state")
         if state not in (0, task.round):
             raise RefusedError(f"its state is that of round {state}; 0 or {task.round} was expected")
-        result = Update(task, sent, buffers, state, samples, steps, loss)
-        if not math.isfinite(loss) and result.finite_part(self.job.algorithm)[0] is not None:
+        weights = {name: self.job.algorithm.weight(name, samples, steps) for name in self.layouts.names}
+        size = self.payload.bytes(sent, buffers)
+        result = Update(task, sent, buffers, weights, state, samples, steps, loss, wire_bytes=size)
+        if not math.isfinite(loss) and result.finite_part()[0] is not None:
             raise RefusedError("its loss is not finite")
         if MODEL in expected:
             return result, unpack(the_record(content, MODEL, ArrayRecord), self.layouts.model)

@@ -22,6 +22,7 @@ from fedrecall.algorithms.base import LocalSteps
 from fedrecall.client.job import Job
 from fedrecall.flower.refusal import RefusedError
 from fedrecall.flower.tensors import Layout, layout_of
+from fedrecall.updates.pipeline import STATISTICS
 from fedrecall.vector import FlatModel, Tensors
 
 TASK, ARRAYS, METRICS, MODEL = "task", "arrays", "metrics", "model"
@@ -104,20 +105,29 @@ class Layouts:
     down: Layout  # what a client is sent
     up: Layout  # what it sends
     model: Layout  # a model to be evaluated
+    names: tuple[str, ...]  # of the tensors that the algorithm sends
 
     @classmethod
     def of(cls, job: Job, flat: FlatModel) -> Layouts:
-        """By asking the algorithm what it would send after one step."""
+        """Ask the algorithm, and the stages of updates, what they would send after one step."""
         algorithm, x = job.algorithm, flat.w.clone()
         buffers = with_prefix(flat.buffers()) if flat.has_buffers else {}
         server = algorithm.broadcast(algorithm.init(x))
         client = algorithm.init_client(x.clone())
         local, extra = LocalSteps(1, job.local.lr, 1, job.optimiser), {"fisher": torch.zeros_like(x)}
         sent, _ = algorithm.finish(x.clone(), server, client, local, extra)
+        message, travelling = sent, {} if job.own_buffers else buffers
+        if job.pipeline:
+            floats = {STATISTICS: flat.b} if travelling else {}
+            message, _ = job.pipeline.send(
+                {**sent, **floats}, {**server, **floats}, {}, round=1, client=0, cohort=1
+            )
+            travelling = {f"{BUFFERS}i": buffers[f"{BUFFERS}i"]} if travelling else {}
         return cls(
             layout_of({**server, **buffers}),
-            layout_of(sent if job.own_buffers else {**sent, **buffers}),
+            layout_of({**message, **travelling}),
             layout_of({"w": x, **buffers}),
+            tuple(sent),
         )
 
 

@@ -18,14 +18,14 @@ from fedrecall.flower.app import App
 from fedrecall.flower.engine import Flower
 from fedrecall.flower.nodes import Facts, Nodes
 from fedrecall.flower.told import ToldFederation
-from fedrecall.front.execute import Plan, execute, recipe_experiment
+from fedrecall.front.execute import Plan, execute
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import read_tree
 from fedrecall.safe_parsing import json_value
-from fedrecall.simulation.resume import has_checkpoint
+from fedrecall.simulation.experiment import build
 
 OWN_DATA = (
     "the clients are the nodes of a federation: what the recipe says of data and partition, and that it repeats "
@@ -68,9 +68,9 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
     federation = ToldFederation(app.kind, facts, test_set(app), recipe.partition)
     if nodes.classes:
         _ = federation.pooled_shares  # or the reason why they are not known
-    engine = Flower(nodes, run, app.get("clipping-norm", float, 0.0))
-    engine.notes = [OWN_DATA, *notes_on_forgetting(recipe, nodes)]
-    experiment = recipe_experiment(recipe, federation, resumed=resume and has_checkpoint(out), engine=engine)
+    notes = [OWN_DATA, *notes_on_forgetting(recipe, nodes)]
+    engine = Flower(nodes, run, app.get("clipping-norm", float, 0.0), notes)
+    experiment = build(recipe, federation, engine=engine, run=out if resume else None)
     folder = RunFolder.reopen(out) if resume else RunFolder.create(out)
     folder.write_json(files.NODES, {"run": run, "clients": nodes.told()})
     plan = Plan(experiment, folder, out.name, resume=resume)
@@ -83,7 +83,7 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
 def refuse_what_needs_data(recipe: Recipe) -> None:
     """What only a simulation can do, because it has everyone's data in one place."""
     algorithm, name = recipe.create("algorithm"), recipe.algorithm["name"]
-    if algorithm.pooled or algorithm.personal:
+    if not algorithm.exchanges:
         raise InputError(f"algorithm is {name!r}, a bound for simulations; on a federation there is no such thing")
     if recipe.partition.get("held_out"):
         raise InputError("partition.held_out is not 0, but every node of a federation is a client that may train")

@@ -1,59 +1,81 @@
-"""A user's callbacks as watchers of a run: an exception in one says which it was, and when."""
+"""Watchers, a user's callbacks among them, as observers of a run. An exception in one names it and the round."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fedrecall.client.partial_sums import Contribution
+from fedrecall.client.update import Update
 from fedrecall.errors import InputError, short_repr
+from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.torch_state import given_back
 
 Callback = Watcher | Callable[[dict[str, Any]], object]  # a plain function is shown each line of metrics
 
 
-class UserWatcher(Watcher):
-    """Hands everything on to the user's watcher."""
+class LineCallback(Watcher):
+    """Shows each line of metrics to a function."""
 
-    def __init__(self, callback: Callback) -> None:
+    def __init__(self, function: Callable[[dict[str, Any]], object]) -> None:
+        self.function = function
+
+    def after(self, round: Round) -> None:
+        self.function(round.line)
+
+
+def watchers_of(callbacks: Iterable[Callback]) -> list[Watcher]:
+    """Return the callbacks as watchers; raise an `InputError` for what is none."""
+    found: list[Watcher] = []
+    for callback in callbacks:
         if not isinstance(callback, Watcher) and not callable(callback):
             raise InputError(
-                f"a callback is {short_repr(callback)}; a Watcher or a function of a line of metrics was expected"
+                f"a callback is {short_repr(callback)}; expected a Watcher or a function of a line of metrics"
             )
-        self.callback = callback
+        found.append(callback if isinstance(callback, Watcher) else LineCallback(callback))
+    return found
+
+
+class Watching(Observer):
+    """Shows the rounds of a run to a watcher."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
 
     @property
     def wants_each(self) -> bool:
-        return isinstance(self.callback, Watcher) and self.callback.wants_each
+        return self.watcher.wants_each
 
-    def before(self, round: Round) -> None:
-        if isinstance(self.callback, Watcher):
-            with self._named(round), given_back():
-                self.callback.before(round)
+    def started(self, recipe: dict[str, Any], folder: Path) -> None:
+        with self._named("as the run began"), given_back():
+            self.watcher.started(recipe, folder)
 
-    def result(self, round: Round, result: Contribution) -> None:
-        if isinstance(self.callback, Watcher):
-            with self._named(round):  # not given back: other clients may be training
-                self.callback.result(round, result)
+    def before(self, live: LiveRound) -> None:
+        with self._named(f"in round {live.number}"), given_back():
+            self.watcher.before(Round(live))
 
-    def after(self, round: Round) -> None:
-        with self._named(round), given_back():
-            if isinstance(self.callback, Watcher):
-                self.callback.after(round)
-            else:
-                self.callback(round.line)
+    def result(self, live: LiveRound, contribution: Contribution) -> None:
+        if isinstance(contribution, Update):
+            with self._named(f"in round {live.number}"):  # not given back: other clients may be training
+                self.watcher.result(Round(live), contribution)
+
+    def after(self, live: LiveRound) -> None:
+        with self._named(f"in round {live.number}"), given_back():
+            self.watcher.after(Round(live))
+
+    def finished(self, summary: dict[str, Any]) -> None:
+        with self._named("as the run ended"), given_back():
+            self.watcher.finished(summary)
 
     @contextmanager
-    def _named(self, round: Round) -> Iterator[None]:
+    def _named(self, when: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            name = getattr(self.callback, "__qualname__", type(self.callback).__qualname__)
-            error.add_note(f"(in the callback {name!r}, in round {round.number})")
+            own = self.watcher.function if isinstance(self.watcher, LineCallback) else self.watcher
+            name = getattr(own, "__qualname__", type(own).__qualname__)
+            error.add_note(f"(in the callback {name!r}, {when})")
             raise
-
-
-def user_watchers(callbacks: Iterable[Callback]) -> list[Watcher]:
-    return [UserWatcher(callback) for callback in callbacks]

@@ -16,7 +16,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedrecall.algorithms import ALGORITHMS, FedAvg
-from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
 from fedrecall.front.diagnosis import Diagnosis
@@ -35,8 +34,8 @@ from fedrecall.report.diagnosis import DIAGNOSIS, findings, opening, sentences
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import load
+from fedrecall.simulation.experiment import build, job_of
 from fedrecall.simulation.progress import is_wanted
-from fedrecall.simulation.round import Experiment
 
 ENOUGH = 10  # clients: with fewer than this, one unusual client is the result
 
@@ -150,7 +149,7 @@ def examine(
     experiments = {}
     for name, loss in objectives.items():
         chosen = one_round(recipe, loss, count, start, tested=federation.test is not None)
-        experiments[name] = Experiment(chosen, Job.of(chosen, make_model, FedAvg(), loss), federation)
+        experiments[name] = build(chosen, federation, model=make_model, algorithm=FedAvg(), objective=loss)
 
     parent = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "diagnose")
     folders = {name: RunFolder.create(parent.path / name) for name in experiments}
@@ -207,7 +206,7 @@ def check_start(recipe: Recipe, make_model: Callable[[], nn.Module], federation:
     """Do the weights fit the model?"""
     if start.weights is None:
         return
-    module = Job.of(recipe, make_model, FedAvg(), CrossEntropy()).build_model(federation).module
+    module = job_of(recipe, federation, make_model, FedAvg(), CrossEntropy()).build_model(federation).module
     check_weights(start.weights, module, start.words)
     if start.of_run and recipe.batch_norm == "local" and has_statistics(module):
         raise InputError(

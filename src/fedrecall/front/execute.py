@@ -9,20 +9,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.data.sources import DataSet
-from fedrecall.engines import Engine
 from fedrecall.engines.auto import check_execution
 from fedrecall.errors import InputError, WriteError
+from fedrecall.front.callbacks import Watching
 from fedrecall.measure.watcher import Watcher
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs.folder import RunFolder
-from fedrecall.simulation.loop import carry_out
+from fedrecall.simulation.experiment import Experiment
+from fedrecall.simulation.loop import run_experiment
 from fedrecall.simulation.progress import ProgressLine
-from fedrecall.simulation.resume import go_on
-from fedrecall.simulation.round import Experiment
+from fedrecall.simulation.resume import resume_experiment
 from fedrecall.user_code import note_key
 
 
@@ -45,12 +44,12 @@ def execute(
     summaries = []
     for plan in plans:
         with ProgressLine(plan.title, plan.experiment.recipe.rounds, quiet=quiet) as progress:
-            watchers = [progress, *callbacks]
+            observers = [Watching(watcher) for watcher in (progress, *plan.experiment.trackers, *callbacks)]
             if plan.resume:
                 allowed = {"force": plan.force, "other_device": plan.other_device}
-                summary = go_on(plan.folder, plan.experiment, watchers, **allowed)
+                summary = resume_experiment(plan.folder, plan.experiment, observers, **allowed)
             else:
-                summary = carry_out(plan.experiment, plan.folder, watchers)
+                summary = run_experiment(plan.experiment, plan.folder, observers)
         summaries.append(summary)
     if report is not None:
         try:
@@ -90,18 +89,3 @@ def load_federation(recipe: Recipe) -> Federation:
         raise
     federation.data = partial(recipe.create, "data", folder=None)  # where FEDRECALL_DATA is there
     return federation
-
-
-def recipe_experiment(
-    recipe: Recipe, federation: Federation, *, resumed: bool = False, engine: Engine | None = None
-) -> Experiment:
-    """The run that a recipe describes, ready to start or to go on; `engine` in place of the one it names."""
-    return Experiment(recipe, recipe_job(recipe, federation), federation, resumed=resumed, engine=engine)
-
-
-def recipe_job(recipe: Recipe, federation: Federation) -> Job:
-    """What the workers of such a run need to know."""
-    make_model = partial(
-        recipe.create, "model", sample_shape=federation.sample_shape, num_classes=federation.num_classes
-    )
-    return Job.of(recipe, make_model, recipe.create("algorithm"), recipe.create("objective"))

@@ -12,10 +12,9 @@ from typing import Any
 from torch import nn
 
 from fedrecall.algorithms import ALGORITHM, ALGORITHMS, Algorithm, FedAvg
-from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
-from fedrecall.front.callbacks import Callback, user_watchers
+from fedrecall.front.callbacks import Callback, watchers_of
 from fedrecall.front.execute import Plan, execute
 from fedrecall.front.run import Run
 from fedrecall.kinds import VARIADIC, parameters, written
@@ -30,9 +29,8 @@ from fedrecall.recipe.settings import Local
 from fedrecall.rng import default_generator
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import finished_summary, is_run
+from fedrecall.simulation.experiment import build
 from fedrecall.simulation.progress import is_wanted
-from fedrecall.simulation.resume import has_checkpoint, weights_of
-from fedrecall.simulation.round import Experiment
 from fedrecall.torch_state import fixed_torch_state
 from fedrecall.vector import materialise
 
@@ -87,7 +85,7 @@ def federate(
     check_given(model, federation)
     chosen_algorithm = FedAvg() if algorithm is None else ALGORITHM.of(algorithm)
     chosen_objective = WSM() if objective is None else OBJECTIVE.of(objective)
-    watchers = user_watchers([*([watch] if watch else []), *callbacks])
+    watchers = watchers_of([*([watch] if watch else []), *callbacks])
     for key in ("data", "partition", "model"):
         if key in settings:
             raise InputError(f"{key} is given, but it comes with the model and the federation here")
@@ -104,15 +102,20 @@ def federate(
         tree["local"] = local.model_dump(exclude_unset=True) if isinstance(local, Local) else local
     recipe = from_layers([tree])
     make_model = model_maker(model, federation, recipe)
-    job = Job.of(recipe, make_model, chosen_algorithm, chosen_objective)
     if resume and out is None:
         raise InputError("resume is given, but not out: the folder of the run to go on with")
     path = Path(out) if resume and out is not None and is_run(Path(out)) else None
-    given = isinstance(model, nn.Module)
-    resumed = path is not None and has_checkpoint(path)
-    experiment = Experiment(recipe, job, federation, metrics, resumed=resumed, given_weights=given)
+    experiment = build(
+        recipe,
+        federation,
+        model=make_model,
+        algorithm=chosen_algorithm,
+        objective=chosen_objective,
+        metrics=metrics,
+        given_weights=isinstance(model, nn.Module),
+        run=path,
+    )
     if path is not None:
-        experiment.weights = weights_of(path)  # those that the run began with, whatever the model has now
         done = finished_summary(path)
         if done is not None and done.get("recipe_sha256") == experiment.digest:
             return finished(Run(path, make_model), report=report)

@@ -19,9 +19,9 @@ from fedrecall.measure.forgetting import (
     global_forgetting_from_best,
     group_mean,
 )
+from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.measure.metrics import client_metrics, counted_metrics, pooled_metrics
 from fedrecall.measure.user_metrics import UserMetric, evaluate, user_metrics
-from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.rng import stream
 from fedrecall.runs import files
@@ -38,7 +38,7 @@ OF_TESTED = ("test_",)
 Line = dict[str, Any]
 
 
-class Evaluator(Watcher):
+class Evaluator(Observer):
     """Metrics on the pooled validation data, on the held-out clients, and on the test set."""
 
     def __init__(
@@ -107,21 +107,21 @@ class Evaluator(Watcher):
         unplanned = (() if self.recipe.evaluates(t) else OF_EVALUATED) + (() if self._tests(t) else OF_TESTED)
         return {key: value for key, value in line.items() if not key.startswith(unplanned)}
 
-    def after(self, round: Round) -> None:
+    def after(self, live: LiveRound) -> None:
         """The metrics of the global model (or their means over the clients' own models), and those by client."""
-        t, engine, states = round.number, round.engine, round.states
+        t, engine, states = live.number, live.engine, live.states
         splits = self.due(t)
         if splits:
-            engine.publish(t, {"w": self.algorithm.evaluated(round.server)}, round.buffers)
+            engine.publish(t, {"w": self.algorithm.evaluated(live.server)}, live.buffers)
         for split in splits:
-            if self.algorithm.personal:
-                round.line |= self._mean_over_models(t, engine, states, split)
+            if self.algorithm.personal and not (self.algorithm.exchanges and split == "validation"):
+                live.line |= self._mean_over_models(t, engine, states, split)
                 continue
             predictions = self.predictions(t, engine, states, split, logits=self._wants_logits(split))
-            round.line |= self._pooled(t, split, predictions)
+            live.line |= self._pooled(t, split, predictions)
             if split == "validation" and not np.isnan(predictions.correct).all():  # else nobody answered
-                over_clients, round.by_client = self._by_client(t, predictions)
-                round.line |= over_clients
+                over_clients, live.by_client = self._by_client(t, predictions)
+                live.line |= over_clients
 
     def _wants_logits(self, split: str) -> bool:
         return split == "validation" and bool(self.user_metrics)
@@ -188,12 +188,13 @@ class Evaluator(Watcher):
         clients: Sequence[int] = (),
         logits: bool = False,
     ) -> Predictions:
-        """The published model's predictions for the pooled samples of a split; of "validation", or these clients'.
+        """Return predictions for the pooled samples of a split; of "validation", or these clients'.
 
-        Where batch-norm statistics stay with the clients, each client's samples are judged with its own.
+        They are the published model's or, where clients have models or statistics of their own, those of each
+        client's own for its samples.
         """
         whole = EvaluateTask(t, 0, split, clients=tuple(clients), logits=logits)
-        if not self.own_statistics:
+        if not self.own_statistics and not self.algorithm.personal:
             return self._parts(engine, [whole])
         own = [
             whole._replace(client=client, state_version=states.version(client), clients=(client,))
@@ -217,7 +218,8 @@ class Evaluator(Watcher):
         for client in range(self.federation.population):
             version = states.version(client)
             key = (split, client if version else None)
-            if key not in self._of_models or self._of_models[key][0] != version:
+            known = None if self.algorithm.exchanges else self._of_models.get(key)
+            if known is None or known[0] != version:
                 logits = self._wants_logits(split)
                 whole = EvaluateTask(t, 0, split, key[1], state_version=version, logits=logits)
                 self._of_models[key] = version, self._pooled(t, split, self._parts(engine, [whole]))

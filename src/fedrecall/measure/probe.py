@@ -17,19 +17,18 @@ from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
 from fedrecall.measure import forgetting
 from fedrecall.measure.evaluator import Evaluator
-from fedrecall.measure.watcher import Round, Watcher
+from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.rng import stream
 
 Arrays = dict[str, np.ndarray]
 
 
-class Probes(Watcher):
-    """Decides when there is a probe, and on whose data. After a probed round, `arrays` are those of its file."""
+class Probes(Observer):
+    """Decides when there is a probe, and on whose data."""
 
     def __init__(self, recipe: Recipe, federation: Federation, evaluator: Evaluator) -> None:
         self.recipe, self.federation, self.evaluator = recipe, federation, evaluator
-        self.arrays: Arrays | None = None
         self._probe: ProbedRound | None = None
         if any(map(recipe.forgetting.due, range(1, recipe.rounds + 1))):
             self._check()
@@ -37,19 +36,19 @@ class Probes(Watcher):
     def _check(self) -> None:
         if not self.evaluator.has_validation:
             raise InputError("forgetting is measured on validation data, and partition.validation is 0")
-        if self.evaluator.algorithm.pooled or self.evaluator.algorithm.personal:
+        if self.evaluator.algorithm.personal or not self.evaluator.algorithm.exchanges:
             raise InputError(
                 "forgetting is what a client's training costs the shared model; with algorithm "
                 f"{self.recipe.algorithm['name']!r} there is none: say forgetting.every=0"
             )
 
-    def before(self, round: Round) -> None:
-        self._probe, self.arrays = None, None
-        if self.recipe.forgetting.due(round.number):
-            self._probe = ProbedRound(self.federation, round.tasks, self._sampled(round.number))
-            round.tasks = [self._probe.asked_of(task) for task in round.tasks]
+    def before(self, live: LiveRound) -> None:
+        self._probe = None
+        if self.recipe.forgetting.due(live.number):
+            self._probe = ProbedRound(self.federation, live.tasks, self._sampled(live.number))
+            live.tasks = [self._probe.asked_of(task) for task in live.tasks]
             clients = self._probe.clients_before()
-            self._probe.before = self._probe.accuracies(self._correct(round, clients), clients)
+            self._probe.before = self._probe.accuracies(self._correct(live, clients), clients)
 
     def _sampled(self, t: int) -> list[int] | None:
         """The clients on whose data this round is probed, of those who have some; None: all training clients."""
@@ -60,27 +59,26 @@ class Probes(Watcher):
         random = stream(self.recipe.seed, "probe", t)
         return sorted(random.choice(able, size=min(wanted, len(able)), replace=False).tolist())
 
-    def _correct(self, round: Round, clients: Sequence[int]) -> np.ndarray:
+    def _correct(self, live: LiveRound, clients: Sequence[int]) -> np.ndarray:
         """The samples that the published model gets right."""
-        engine, states = round.engine, round.states
-        return self.evaluator.predictions(round.number, engine, states, "validation", clients).correct
+        return self.evaluator.predictions(live.number, live.engine, live.states, "validation", clients).correct
 
-    def result(self, round: Round, result: Contribution) -> None:
+    def result(self, live: LiveRound, contribution: Contribution) -> None:
         if self._probe:
-            for task, answers in result.probed():
+            for task, answers in contribution.probed():
                 self._probe.add(task, answers)
 
-    def after(self, round: Round) -> None:
+    def after(self, live: LiveRound) -> None:
         if self._probe is None or not self._probe.rows:  # no client let its model be probed
             return
         # The vector that the next clients would be sent, as before: not a mean that is only evaluated.
-        vector = self.evaluator.algorithm.broadcast(round.server)["w"]
-        round.engine.publish(round.number, {"w": vector}, round.buffers)
+        vector = self.evaluator.algorithm.broadcast(live.server)["w"]
+        live.engine.publish(live.number, {"w": vector}, live.buffers)
         clients = self._probe.clients_after()
-        after = self._probe.accuracies(self._correct(round, clients), clients)["columns"]
-        self.arrays = self._probe.arrays() | {"after_aggregation": after}
+        after = self._probe.accuracies(self._correct(live, clients), clients)["columns"]
+        live.matrices = self._probe.arrays() | {"after_aggregation": after}
         measurable = len(np.unique(self.federation.owners()))
-        round.line |= forgetting.probe_metrics(self.arrays, measurable)
+        live.line |= forgetting.probe_metrics(live.matrices, measurable)
 
 
 class ProbedRound:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 from fedrecall.client.batches import LocalPlan
 from fedrecall.client.partial_sums import Contribution
 from fedrecall.data.federation import Federation
-from fedrecall.measure.watcher import Round, Watcher
+from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.models.build import dry_batch, least_samples
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel
@@ -56,7 +56,7 @@ def flops_per_sample(flat: FlatModel, federation: Federation) -> int:
     return total // len(x)
 
 
-class TrainingCost(Watcher):
+class TrainingCost(Observer):
     """Counts the operations of each round's local training, and says how the updates lie."""
 
     def __init__(self, local: Local, flat: FlatModel, federation: Federation) -> None:
@@ -69,16 +69,16 @@ class TrainingCost(Watcher):
         """Operations of a round's local training at a client with so many samples."""
         return self.flops_per_sample * LocalPlan.of(self.local, samples, self.least).samples_seen
 
-    def before(self, round: Round) -> None:
+    def before(self, live: LiveRound) -> None:
         self._trained.clear()
 
-    def result(self, round: Round, result: Contribution) -> None:
-        self._trained.update(result.trained())
+    def result(self, live: LiveRound, contribution: Contribution) -> None:
+        self._trained.update(contribution.trained())
 
-    def after(self, round: Round) -> None:
+    def after(self, live: LiveRound) -> None:
         samples = sum(
             clients * LocalPlan.of(self.local, n, self.least, steps).samples_seen
             for (n, steps), clients in self._trained.items()
         )
-        round.line["flops"] = self.flops_per_sample * samples
-        round.line |= round.updates.metrics()
+        live.line["flops"] = self.flops_per_sample * samples
+        live.line |= live.updates.metrics()

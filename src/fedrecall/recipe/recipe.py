@@ -20,6 +20,7 @@ from fedrecall.kinds import Kind
 from fedrecall.models import MODELS
 from fedrecall.objectives import OBJECTIVE, OBJECTIVES
 from fedrecall.options import Positive, Whole
+from fedrecall.participation import Participation, Uniform
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.settings import (
     BadUpdates,
@@ -152,6 +153,16 @@ class Recipe(Settings):
             if ":" in chosen["name"]:
                 note_key(error, section, chosen["name"])
             raise
+
+    def create_participation(self) -> Participation:
+        """Return how the clients of a round are chosen."""
+        if self.clients_per_round is not None:
+            return Uniform(clients=self.clients_per_round)
+        assert self.participation is not None
+        return Uniform(self.participation)
+
+    def create_list(self, section: str) -> list[Any]:
+        return []
 
     def evaluates(self, round: int) -> bool:
         """Is it an evaluated round?"""

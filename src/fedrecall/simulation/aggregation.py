@@ -1,21 +1,117 @@
-"""The server update: from the sums over a round's clients to the server's new state."""
+"""The server update: from what a round's clients gave back to the server's new state and a line of metrics."""
 
 from __future__ import annotations
 
-from fedrecall.algorithms.base import Algorithm, Population
+from typing import Any
+
+from torch import Tensor
+
+from fedrecall.algorithms.context import ServerContext
 from fedrecall.client.sums import Sums
+from fedrecall.data.federation import EVERYONE
+from fedrecall.errors import DivergedError, InputError, TooFewClientsError
+from fedrecall.measure.live_round import LiveRound
+from fedrecall.rng import stream
+from fedrecall.simulation.experiment import Experiment
+from fedrecall.simulation.training import Collected
+from fedrecall.updates.pipeline import STATISTICS
 from fedrecall.vector import Tensors
 
 
-def updated_server(algorithm: Algorithm, before: Tensors, sums: Sums, population: Population) -> Tensors:
-    """The algorithm's update, rounded once to the model's precision."""
+def aggregate(experiment: Experiment, live: LiveRound, collected: Collected) -> None:
+    """Make the server's new state, and begin the round's line of metrics. Without any client nothing changes."""
+    refuse_few(experiment, live)
+    sums = collected.sums
+    if not sums.samples and live.tasks:
+        raise DivergedError(f"no client's update of round {live.number} was finite")
+    live.updates, live.line = sums.updates, first_entries(experiment, live, collected)
+    if sums.samples:
+        live.server = new_server_state(experiment, live, collected)
+        live.buffers = mean_buffers(live.buffers, sums)
+    live.states.propose(collected.states)
+    if not all(bool(tensor.isfinite().all()) for tensor in live.server.values()):
+        raise DivergedError(f"the global model was no longer finite after round {live.number}")
+
+
+def rounded(new: Tensors, before: Tensors) -> Tensors:
+    """Return a server's new state rounded once to the model's precision."""
     dtype = before["w"].dtype
-    new = algorithm.aggregate(before, sums.tensors, sums.totals, population)
     return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in new.items()}
 
 
-def updated_buffers(before: Tensors, sums: Sums) -> Tensors:
-    """Float buffers are means, counters the largest; those of before, if the clients keep theirs."""
+def mean_buffers(before: Tensors, sums: Sums) -> Tensors:
+    """Return the means of float buffers and the largest counters; those of before, if the clients keep theirs."""
     if sums.floats is None or sums.counters is None:
         return before
     return {"b": (sums.floats / sums.samples).to(before["b"].dtype), "i": sums.counters}
+
+
+def server_context(experiment: Experiment, t: int) -> ServerContext:
+    """Return what an algorithm has at hand when it aggregates single updates."""
+    federation, job, algorithm = experiment.federation, experiment.job, experiment.algorithm
+
+    def class_counts(client: int) -> Tensor:
+        if "class_counts" not in algorithm.discloses:
+            name = type(algorithm).__name__
+            raise InputError(f"{name} asks for class counts, which leave a client only if it discloses them")
+        return federation.labels(client).counts
+
+    return ServerContext(
+        round=t,
+        clients=federation.population,
+        build_model=lambda: job.build_model(federation),
+        stream=lambda: stream(experiment.recipe.seed, "aggregate", t),
+        class_counts=class_counts,
+    )
+
+
+def new_server_state(experiment: Experiment, live: LiveRound, collected: Collected) -> Tensors:
+    """Return what the algorithm makes of the round, from sums or from single updates."""
+    job, sums = experiment.job, collected.sums
+    if "clients" in job.algorithm.needs:
+        context = server_context(experiment, live.number)
+        new = job.algorithm.aggregate_updates(live.server, collected.updates, context)
+        return rounded(new, live.server)
+    if job.pipeline.works_on_sums:
+        origin = {**live.sent, STATISTICS: live.buffers["b"]}
+        floats = {} if sums.floats is None else {STATISTICS: sums.floats}
+        totals = {**sums.totals, STATISTICS: float(sums.samples)}
+        named = job.pipeline.aggregate(sums.tensors | floats, totals, origin, live.number, len(live.asked))
+        sums.floats, sums.tensors = named.pop(STATISTICS, None), named
+    new = job.algorithm.aggregate(live.server, sums.tensors, sums.totals, experiment.population)
+    return rounded(new, live.server)
+
+
+def first_entries(experiment: Experiment, live: LiveRound, collected: Collected) -> dict[str, Any]:
+    """Return the first entries of the round's line of metrics."""
+    left_out, sums = {EVERYONE, *live.dropped, *live.missing}, collected.sums
+    clients = [task.client for task in live.tasks if task.client not in left_out]
+    silent = (
+        {} if len(live.tasks) == len(live.asked) or experiment.algorithm.pooled else {"asked": len(live.asked)}
+    )
+    return {
+        "round": live.number,
+        "clients": clients,
+        **silent,
+        "lr": live.lr,
+        "train_loss": sums.mean_loss() if sums.samples else None,
+        **traffic(experiment, live, collected.bytes_up),
+    }
+
+
+def traffic(experiment: Experiment, live: LiveRound, up: int) -> dict[str, int]:
+    """Return the bytes of the tensors that travel in a round, all clients together."""
+    if not experiment.algorithm.exchanges:
+        return {"bytes_up": 0, "bytes_down": 0}
+    down = experiment.payload.bytes(live.sent, {} if experiment.job.own_buffers else live.buffers)
+    return {"bytes_up": up, "bytes_down": len(live.asked) * down}
+
+
+def refuse_few(experiment: Experiment, live: LiveRound) -> None:
+    """Raise `TooFewClientsError` if too many clients are missing for the round to count."""
+    answered, least = len(live.tasks) - len(live.missing), experiment.recipe.execution.min_clients
+    if live.missing and answered < least:
+        raise TooFewClientsError(
+            f"{answered} of {len(live.tasks)} clients answered in round {live.number}, and "
+            f"execution.min_clients is {least}"
+        )

@@ -1,21 +1,29 @@
-"""Combinations of a recipe's parts that have no defined meaning are refused before anything is trained."""
+"""Combinations of a recipe's parts: those that are refused, and those about which the user is warned."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import numpy as np
+import torch
 
 from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
-from fedrecall.models.build import least_samples
+from fedrecall.models.build import has_statistics, least_samples, trains_otherwise
 from fedrecall.models.representation import Representation
+from fedrecall.optimisers import SGD
 from fedrecall.priors import check_length
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.vector import FlatModel
 
+if TYPE_CHECKING:
+    from fedrecall.simulation.experiment import Experiment
 
-def refuse_combination(recipe: Recipe, job: Job, federation: Federation, flat: FlatModel) -> None:
-    """An `InputError` with the reason, if these parts do not go together."""
+
+def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: FlatModel) -> None:
+    """Raise an `InputError` with the reason if these parts do not go together."""
     algorithm, name, objective = job.algorithm, recipe.algorithm["name"], recipe.objective["name"]
     job.objective.check(federation.num_classes)
     check_length("evaluation.prior", recipe.evaluation.prior, federation.num_classes)
@@ -26,7 +34,14 @@ def refuse_combination(recipe: Recipe, job: Job, federation: Federation, flat: F
         )
     if algorithm.divides_by_rate and not recipe.local.lr:
         raise InputError(f"local.lr is 0, but algorithm {name!r} divides by the rate; above 0 was expected")
-    if algorithm.personal and "teacher" in job.objective.needs:
+    if job.algorithm.assumes_sgd and type(job.optimiser) is not SGD:
+        raise InputError(
+            f"local.optimiser is {type(job.optimiser).__name__!r}, but algorithm {name!r} needs 'sgd': "
+            f"{algorithm.assumes_sgd}"
+        )
+    if job.pipeline:
+        check_stages(name, job)
+    if algorithm.personal and not algorithm.exchanges and "teacher" in job.objective.needs:
         raise InputError(
             f"objective {objective!r} learns from the global model, and with algorithm {name!r} there is none"
         )
@@ -36,12 +51,26 @@ def refuse_combination(recipe: Recipe, job: Job, federation: Federation, flat: F
         refuse_single_samples(recipe, federation, pooled=algorithm.pooled)
     if "features" in algorithm.needs:
         Representation(flat.module, algorithm.representation)
-    if recipe.batch_norm == "local" and not algorithm.personal:  # else statistics are the client's own anyway
+    if recipe.batch_norm == "local" and (algorithm.exchanges or algorithm.pooled):  # else they are local anyway
         refuse_local_statistics(recipe, job, federation)
 
 
+def check_stages(name: str, job: Job) -> None:
+    """Raise an `InputError` if stages would change only a part of what an algorithm says of an update."""
+    algorithm = job.algorithm
+    if algorithm.facts:
+        raise InputError(
+            f"updates changes what clients send, but algorithm {name!r} also sends numbers about it "
+            f"({', '.join(sorted(algorithm.facts))})"
+        )
+    if not algorithm.exchanges:
+        raise InputError(f"updates is given, but with algorithm {name!r} clients send nothing")
+    if job.pipeline.works_on_sums and "clients" in algorithm.needs:
+        raise InputError(f"a stage of updates works on sums, but algorithm {name!r} aggregates single updates")
+
+
 def refuse_local_statistics(recipe: Recipe, job: Job, federation: Federation) -> None:
-    """With statistics that stay with the clients there is no one model."""
+    """Raise an `InputError` if something needs one model: with statistics at the clients there is none."""
     if job.algorithm.pooled:
         raise InputError(
             f"batch_norm is 'local', but algorithm {recipe.algorithm['name']!r} has one client with all data: "
@@ -63,3 +92,59 @@ def refuse_single_samples(recipe: Recipe, federation: Federation, *, pooled: boo
     sizes = federation.train_sizes(np.arange(federation.population))
     if not pooled and sizes.min() < 2:
         raise InputError(f"client {sizes.argmin()} has one training sample, but batch norm needs two in a batch")
+
+
+def warnings_of(experiment: Experiment, one_class_clients: int) -> Iterator[str]:
+    """Yield what the user should know before trusting the result."""
+    recipe, job, federation, engine = experiment.recipe, experiment.job, experiment.federation, experiment.engine
+    module, algorithm = experiment.flat.module, experiment.algorithm
+    if job.knows_validation and federation.knows_labels:  # the card counts training labels alone
+        known = (federation.labels(k, with_validation=True) for k in range(federation.population))
+        one_class_clients = sum(int((labels.counts > 0).sum()) == 1 for labels in known)
+    note = job.objective.note(one_class_clients, federation.population)
+    # A model in training that differs from its teacher in eval mode is pulled towards it from the first step.
+    taught = "teacher" in job.objective.needs and trains_otherwise(module)
+    if note and not algorithm.pooled and not taught:
+        yield note
+    shares_known = federation.knows_labels and not algorithm.personal
+    if recipe.evaluation.prior == "as_trained" and shares_known:
+        yield from job.objective.note_on_prior(federation.pooled_shares)
+    if experiment.count == 1 and federation.population > 1 and algorithm.exchanges:
+        yield (
+            f"each round has one of {federation.population} clients, so nothing is averaged: set "
+            "clients_per_round or participation"
+        )
+    wanted, last = recipe.evaluation.test_last, recipe.tested_rounds
+    if wanted is not None and wanted > recipe.rounds:
+        yield (
+            f"evaluation.test_last is {wanted}, but there are {recipe.rounds} rounds: the final accuracy "
+            f"is {'that of the last one' if last == 1 else f'over the last {last}'}"
+        )
+    late = [t for t in recipe.forgetting.rounds or () if t > recipe.rounds]
+    if late:
+        yield f"forgetting.rounds has {late}, but there are {recipe.rounds} rounds"
+    heeds_time = engine.replaces_workers or engine.leaves_out_clients
+    if recipe.execution.client_timeout is not None and not heeds_time:
+        yield f"execution.client_timeout has no effect: the engine is {engine.name!r}, without workers"
+    for key in ("ray_address", "resources"):
+        if getattr(recipe.execution, key) is not None and not engine.elsewhere:
+            yield f"execution.{key} has no effect: the engine is {engine.name!r}, on this machine"
+    if experiment.steps.note:
+        yield experiment.steps.note
+    yield from device_warnings(experiment)
+    if recipe.batch_norm == "local" and has_statistics(module) and algorithm.exchanges:
+        yield "batch_norm is local: model.safetensors has the initial statistics, each client keeps its own"
+
+
+def device_warnings(experiment: Experiment) -> Iterator[str]:
+    """Yield what the user should know of the device."""
+    execution, local, engine = experiment.recipe.execution, experiment.recipe.local, experiment.engine
+    if experiment.device.is_cpu and local.precision == "bfloat16" and not torch.cpu._is_avx512_bf16_supported():
+        yield "local.precision is bfloat16, which this CPU has no instructions for: it is many times slower"
+    if experiment.device.is_cpu and local.precision == "float16":
+        yield "local.precision is float16, which is for GPUs: on a CPU it is slower than float32"
+    if execution.workers_per_device > 1 and max(shared.workers for shared in engine.devices) == 1:
+        yield (
+            f"execution.workers_per_device has no effect: the engine is {engine.name!r}, with "
+            f"{engine.workers} workers on {experiment.device.name}"
+        )

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from fedrecall.errors import DivergedError
-from fedrecall.measure.watcher import Round
+from fedrecall.measure.live_round import LiveRound
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
-
-PARTS = ("train", "aggregate", "evaluate")  # of a round's time
 
 
 class Journal:
@@ -24,6 +18,7 @@ class Journal:
         self.warnings: list[str] = []
         self.dropped_updates = 0
         self.missing_clients = 0
+        self._live: LiveRound | None = None  # a round that is not recorded yet
 
     def recall(self, events: Sequence[Mapping[str, Any]], of_recipe: Iterable[str]) -> None:
         """Restore the warnings and counts of a run that is resumed.
@@ -39,37 +34,49 @@ class Journal:
         for event in events:
             if event.get("event") == "warning" and event["round"] > 0:
                 self.warnings.append(str(event.get("message")))
-            self.dropped_updates += event.get("event") == "dropped"
-            self.missing_clients += event.get("event") == "missing"
+            self._count(str(event.get("event")))
 
-    def warn(self, t: int, warning: str | None) -> None:
-        """Once for each thing that the user should know."""
-        if warning and warning not in self.warnings:
+    def warn(self, t: int, warning: str) -> None:
+        """Record something that the user should know, once."""
+        if warning not in self.warnings:
             self.warnings.append(warning)
             self.folder.event("warning", t, warning)
 
-    def drop(self, t: int, clients: list[int], *, stop: bool) -> None:
-        """Clients that are left out of a round; with `stop` there must be none."""
-        for client in clients:
-            message = f"the update of client {client} in round {t} is not finite"
-            if stop:
-                raise DivergedError(f"{message} (bad_updates is 'stop')")
-            self.folder.event("dropped", t, message)
-        self.dropped_updates += len(clients)
+    def begin(self, live: LiveRound) -> None:
+        """Take note of a round: what happened in it is written down even if it does not come to its end."""
+        self._live = live
 
-    def miss(self, t: int, client: int, reason: str) -> None:
-        """A client that is left out of a round because nothing came from it, or nothing that can be used."""
-        self.folder.event("missing", t, f"client {client} is left out of round {t}: {reason}")
-        self.missing_clients += 1
+    def record(self, live: LiveRound) -> None:
+        """Write a round that is done."""
+        self.end()
+        if live.matrices is not None:
+            self.folder.save_forgetting(live.number, live.matrices)
+        self.folder.append(files.METRICS, live.line)
+        if live.by_client:
+            self.folder.append(files.CLIENTS, live.by_client)
+        rounded = {key: float(f"{value:.6f}") for key, value in live.seconds.items()}
+        self.folder.append(files.TIMINGS, {"round": live.number, **rounded})
 
-    def record(self, round: Round, probe: Mapping[str, np.ndarray] | None, clock: list[float]) -> None:
-        """A round that is done; `probe` has its matrices, if it was probed."""
-        if probe is not None:
-            self.folder.save_forgetting(round.number, probe)
-        parts = dict(zip(PARTS, (b - a for a, b in itertools.pairwise(clock))))
-        seconds = {"seconds": clock[-1] - clock[0], **parts}
-        self.folder.append(files.METRICS, round.line)
-        if round.by_client:
-            self.folder.append(files.CLIENTS, round.by_client)
-        rounded = {key: float(f"{value:.6f}") for key, value in seconds.items()}
-        self.folder.append(files.TIMINGS, {"round": round.number, **rounded})
+    def end(self) -> None:
+        """Write the events of the round that was begun."""
+        live, self._live = self._live, None
+        for kind, message in live.events if live else ():
+            if kind == "warning":
+                self.warn(live.number if live else 0, message)
+            else:
+                self._count(kind)
+                self.folder.event(kind, live.number if live else 0, message)
+
+    def all_warnings(self) -> list[str]:
+        """Return the warnings, and a sentence for what happened many times, each of which is an event."""
+        found = list(self.warnings)
+        if self.dropped_updates:
+            found.append(f"{self.dropped_updates} updates were not finite and left out: see {files.EVENTS}")
+        if self.missing_clients:
+            times = self.missing_clients
+            found.append(f"clients were left out {times} times because nothing came from them: see {files.EVENTS}")
+        return found
+
+    def _count(self, kind: str) -> None:
+        self.dropped_updates += kind == "dropped"
+        self.missing_clients += kind == "missing"

@@ -8,16 +8,17 @@ from pathlib import Path
 
 from fedrecall.client.update import Update
 from fedrecall.errors import InputError
-from fedrecall.measure.watcher import Watcher
+from fedrecall.measure.live_round import Observer
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
-from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import RunRecord
 from fedrecall.scratch import ScratchFolder
-from fedrecall.simulation.journal import Journal
+from fedrecall.simulation.experiment import Experiment
 from fedrecall.simulation.resume import refuse_other, refuse_other_data
-from fedrecall.simulation.round import Experiment, RoundState
+from fedrecall.simulation.round import RoundState, begin_round, first_state, play_round, playing
+from fedrecall.simulation.sampling import sample_clients, tasks_of
+from fedrecall.simulation.training import received
 from fedrecall.torch_state import fixed_torch_state
 from fedrecall.vector import Tensors
 
@@ -51,12 +52,12 @@ def replay(
     experiment: Experiment,
     round: int,
     client: int,
-    callbacks: Sequence[Watcher] = (),
+    observers: Sequence[Observer] = (),
     *,
     force: bool = False,
 ) -> Replayed:
     """Train a client of a round again, from the newest checkpoint before it. Rounds between are played first, and
-    shown to `callbacks`."""
+    shown to `observers`."""
     if not force:
         refuse_other_run(run, experiment)
     if not 1 <= round <= experiment.recipe.rounds:
@@ -64,17 +65,16 @@ def replay(
     point = newest_before(run / files.CHECKPOINTS, round)
     with ScratchFolder("replay") as elsewhere:
         beside = StatesBeside(elsewhere.path / files.STATES, StateFiles(run / files.STATES))
-        states = StateTable(beside)
-        states.versions = dict(point.versions) if point else {}
-        refuse_absent(experiment, states, round, client)
-        folder = RunFolder(elsewhere.path)
-        experiment.engine.open(experiment.job, experiment.federation, beside)
-        try:
-            state = experiment.state_before(round, point, Journal(folder), states, callbacks)
+        with playing(experiment, beside) as states:
+            states.versions = dict(point.versions) if point else {}
+            refuse_absent(experiment, states, round, client)
+            state = first_state(experiment, point)
+            while state.round < round - 1:
+                state, live = play_round(experiment, state, states, observers)
+                states.settle()
+                for observer in observers:
+                    observer.after(live)
             result, sent = train_again(experiment, states, state, client)
-        finally:
-            experiment.engine.close()
-            folder.close()
     update = experiment.algorithm.update(result.sent, sent)
     norm = None if update is None else float(update.norm())
     return Replayed(round, client, result.loss, result.steps, norm)
@@ -106,7 +106,8 @@ def newest_before(folder: Path, round: int) -> Checkpoint | None:
 
 
 def refuse_absent(experiment: Experiment, states: StateTable, round: int, client: int) -> None:
-    there = sorted(task.client for task in experiment.tasks(round, 0.0, states))
+    tasks = tasks_of(experiment, round, sample_clients(experiment, round), 0.0, states)
+    there = sorted(task.client for task in tasks)
     if client not in there:
         raise InputError(
             f"client {client} does not train in round {round}; these do: {', '.join(map(str, there))}"
@@ -117,8 +118,8 @@ def train_again(
     experiment: Experiment, states: StateTable, state: RoundState, client: int
 ) -> tuple[Update, Tensors]:
     """The client's result in the round after a state, and what it was sent."""
-    round = experiment.publish(state, states, experiment.measures)
-    (task,) = (task for task in round.tasks if task.client == client)
+    live = begin_round(experiment, state, states, ())
+    (task,) = (task for task in live.tasks if task.client == client)
     (result,) = experiment.engine.run([task])
     assert isinstance(result, Update)
-    return result, round.sent
+    return received(experiment, live, result), live.sent

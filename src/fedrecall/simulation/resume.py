@@ -9,7 +9,7 @@ from typing import Any
 from fedrecall.device import Device
 from fedrecall.engines import ENGINES
 from fedrecall.errors import InputError, short_repr
-from fedrecall.measure.watcher import Watcher
+from fedrecall.measure.live_round import Observer
 from fedrecall.recipe.recipe import Recipe, digest_of, identity, lengthened
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
@@ -18,8 +18,8 @@ from fedrecall.runs.environment import differing, environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import RunRecord, finished_summary
 from fedrecall.runs.records import check_records
-from fedrecall.simulation.loop import carry_out
-from fedrecall.simulation.round import Experiment
+from fedrecall.simulation.experiment import Experiment
+from fedrecall.simulation.loop import run_experiment
 from fedrecall.version import __version__
 
 
@@ -65,16 +65,6 @@ def refuse_to_start_again(path: Path, recipe: Recipe, damaged: Sequence[str]) ->
     began = run.origin.get("recipe")
     if began not in (None, recipe.method_digest()):
         raise InputError(f"the recipe in {str(path)!r} is not the one that the run began with; {again}")
-
-
-def weights_of(path: Path) -> str | None:
-    """The digest of the weights that a run was given to start from; None if it was given none."""
-    weights: str | None = RunRecord(path).origin.get("model", {}).get("weights")
-    return weights
-
-
-def has_checkpoint(path: Path) -> bool:
-    return bool(checkpoint.notes(path / files.CHECKPOINTS))
 
 
 def other_device_than(point: Checkpoint, device: Device, *, allowed: bool) -> list[str]:
@@ -168,10 +158,10 @@ def other_environment(path: Path, device: Device) -> list[str]:
     return [f"bits may differ from now on: {'; '.join(changed)}"] if changed else []
 
 
-def go_on(
+def resume_experiment(
     folder: RunFolder,
     experiment: Experiment,
-    callbacks: Sequence[Watcher] = (),
+    observers: Sequence[Observer] = (),
     *,
     force: bool = False,
     other_device: bool = False,
@@ -184,11 +174,10 @@ def go_on(
         )
     folder.lock()
     try:
-        experiment.weights = weights_of(folder.path)
         point, notes = starting_point(folder.path, experiment, force=force, other_device=other_device)
         if point is None:  # it never came to its first checkpoint
             begin_again(folder)
-        return carry_out(experiment, folder, callbacks, point, notes)
+        return run_experiment(experiment, folder, observers, point, notes)
     finally:
         folder.close()
 

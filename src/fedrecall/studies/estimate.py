@@ -12,15 +12,14 @@ import numpy as np
 
 from fedrecall.client.batches import LocalPlan
 from fedrecall.data.federation import Federation
-from fedrecall.front.execute import load_federation, recipe_experiment
+from fedrecall.front.execute import load_federation
 from fedrecall.models.build import least_samples
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import checkpoint, files
-from fedrecall.runs.client_states import StateFiles, StateTable
-from fedrecall.runs.folder import RunFolder
+from fedrecall.runs.client_states import StateFiles
 from fedrecall.scratch import ScratchFolder
-from fedrecall.simulation.journal import Journal
-from fedrecall.simulation.round import Experiment, clients_per_round
+from fedrecall.simulation.experiment import Experiment, build
+from fedrecall.simulation.round import first_state, play_round, playing
 from fedrecall.studies.cells import PlannedRun, Slot
 from fedrecall.studies.folder import State
 from fedrecall.torch_state import fixed_torch_state
@@ -74,7 +73,7 @@ def cost_of(recipe: Recipe) -> Cost:
     local, least = recipe.local, least_samples(experiment.flat.module)
     sizes = [federation.train_size(client) for client in range(federation.population)]
     steps = float(np.mean([LocalPlan.of(local, n, least).steps for n in sizes]))
-    count = clients_per_round(recipe, federation.population)
+    count = experiment.count
     trained = recipe.rounds * count * steps * each
     judged = samples_judged(recipe, federation, count) / local.batch_size * each * FORWARD
     return Cost(trained + judged, room(recipe, experiment, federation))
@@ -93,19 +92,14 @@ def timed(recipe: Recipe, federation: Federation) -> tuple[Experiment, float]:
         "forgetting": {"every": 0},
         "execution": {**tree["execution"], "engine": "serial"},
     }
-    experiment, seconds = recipe_experiment(Recipe(**tree), federation), []
-    with ScratchFolder("timing") as place:
-        kept, folder = StateFiles(place.path / files.STATES), RunFolder(place.path)
-        experiment.engine.open(experiment.job, federation, kept)
-        try:
-            state, states, journal = experiment.first_state(None), StateTable(kept), Journal(folder)
-            for _ in range(TIMED_ROUNDS):
-                start = time.perf_counter()
-                state, _ = experiment.round(state, states, journal)
-                seconds.append(time.perf_counter() - start)
-        finally:
-            experiment.engine.close()
-            folder.close()
+    experiment, seconds = build(Recipe(**tree), federation), []
+    with ScratchFolder("timing") as place, playing(experiment, StateFiles(place.path / files.STATES)) as states:
+        state = first_state(experiment)
+        for _ in range(TIMED_ROUNDS):
+            start = time.perf_counter()
+            state, _ = play_round(experiment, state, states)
+            states.settle()
+            seconds.append(time.perf_counter() - start)
     return experiment, min(seconds[1:]) / TIMED_STEPS
 
 

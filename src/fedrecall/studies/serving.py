@@ -23,12 +23,12 @@ from typing import Any
 from fedrecall.atomic_files import explain_write_errors
 from fedrecall.engines.processes.connection import receive
 from fedrecall.errors import ClientError, DivergedError, InputError, Note
-from fedrecall.front.execute import Plan, execute, load_federation, recipe_experiment
+from fedrecall.front.execute import Plan, execute, load_federation
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import is_run
-from fedrecall.simulation.resume import has_checkpoint
+from fedrecall.simulation.experiment import build
 from fedrecall.user_code import their_traceback
 
 PAUSE = 0.2  # seconds between two words about how far a run is
@@ -109,7 +109,7 @@ def plan_of(order: Order) -> Plan:
     recipe = Recipe(**order.recipe)
     federation = load_federation(recipe)
     resumed = is_run(order.folder)
-    experiment = recipe_experiment(recipe, federation, resumed=resumed and has_checkpoint(order.folder))
+    experiment = build(recipe, federation, run=order.folder if resumed else None)
     with explain_write_errors(order.folder):
         order.folder.mkdir(parents=True, exist_ok=True)  # there already, if a process was killed as it began
     return Plan(experiment, RunFolder(order.folder), order.folder.name, resume=resumed)

@@ -31,7 +31,9 @@ def trained(task: TrainTask) -> Update:
     w = torch.from_numpy(random.normal(size=6) * 10.0 ** random.integers(-12, 12, 6)).float()
     if task.order % 9 == 4:
         w[2] = torch.nan
-    return Update(task, {"w": w}, {}, state=task.round, samples=1 + task.order % 50, steps=2, loss=0.1)
+    samples = 1 + task.order % 50
+    sent, weights = {"w": w}, {"w": float(samples)}
+    return Update(task, sent, {}, weights, task.round, samples, steps=2, loss=0.1, wire_bytes=6 * 4)
 
 
 class FakeCluster:
@@ -54,9 +56,9 @@ class FakeCluster:
         return {name: tensor.clone() for name, tensor in self.kept[reference].items()}
 
     def leaf(self, results: list[Update]) -> tuple[Added, int]:
-        summed = PartialSum.leaf(results, FedAvg(), PAYLOAD, SumTree(SENT))
+        summed = PartialSum.leaf(results, FedAvg(), SumTree(SENT))
         dropped = [result.task.order for result in summed.dropped]
-        return Added(summed.sums.scalars(), dropped, summed.sent_bytes), self.keep(summed.sums.vectors())
+        return Added(summed.sums.scalars(), dropped, summed.wire_bytes), self.keep(summed.sums.vectors())
 
     def carry_out(self, parcel: Parcel) -> None:
         """What the parcel asks for, unless a part of it is lost."""
@@ -89,7 +91,7 @@ class FakeCluster:
 def expected(tasks: list[TrainTask]) -> Sums:
     tree = SumTree(SENT)
     for task in tasks:
-        good, _ = trained(task).finite_part(FedAvg())
+        good, _ = trained(task).finite_part()
         if good:
             good.add_to(tree, FedAvg())
     return tree.total()
@@ -107,7 +109,7 @@ def check(given_back: list[PartialSum], tasks: list[TrainTask]) -> None:
     assert [result.task.client for summed in given_back for result in summed.dropped] == bad
     good = [task.client for task in tasks if task.client not in bad]
     assert [result.task.client for summed in given_back for result in summed.accepted] == good
-    assert sum(summed.bytes(PAYLOAD) for summed in given_back) == len(good) * 6 * 4
+    assert sum(summed.wire_bytes for summed in given_back) == len(good) * 6 * 4
 
 
 @pytest.mark.parametrize(("count", "size"), [(17, 1), (40, 16), (256, 3), (300, 100), (300, 1), (4200, 16)])

@@ -190,4 +190,4 @@ class Additions:
         accepted = [result for result in results if result.task.order not in out]
         dropped = [result for result in results if result.task.order in out]
         sums = Sums.of(vectors, node.added.scalars)
-        return PartialSum(*place, sums, accepted, dropped, sum(leaf.sent_bytes for leaf in leaves))
+        return PartialSum(*place, sums, accepted, dropped, sum(leaf.wire_bytes for leaf in leaves))

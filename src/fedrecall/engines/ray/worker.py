@@ -63,7 +63,7 @@ class Added(NamedTuple):
 
     scalars: Scalars
     dropped: list[int]  # of a leaf: the places of clients whose numbers are not finite
-    sent_bytes: int
+    wire_bytes: int
 
 
 class RayWorker:
@@ -156,9 +156,9 @@ class RayWorker:
     def _leaf(self, results: list[Answer], *, looked_at: bool) -> tuple[Added, Packed]:
         trained = [result for result in results if isinstance(result, Update)]
         tree = SumTree(self._sent if looked_at else None)
-        summed = PartialSum.leaf(trained, self._worker.job.algorithm, self._worker.flat.payload, tree)
+        summed = PartialSum.leaf(trained, self._worker.job.algorithm, tree)
         dropped = [result.task.order for result in summed.dropped]
-        return Added(summed.sums.scalars(), dropped, summed.sent_bytes), pack(summed.sums.vectors())
+        return Added(summed.sums.scalars(), dropped, summed.wire_bytes), pack(summed.sums.vectors())
 
     def _answer(self, order: Order, packed: Any) -> Message:
         try:

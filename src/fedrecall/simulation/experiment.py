@@ -1,0 +1,161 @@
+"""An experiment: all that its rounds need, built from a recipe and a federation. Building it writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from torch import nn
+
+from fedrecall.algorithms.base import Algorithm, Population
+from fedrecall.client.forward_calls import ForwardPass
+from fedrecall.client.job import Job
+from fedrecall.client.lanes.decision import decide_steps
+from fedrecall.data.federation import Federation
+from fedrecall.device import Device
+from fedrecall.engines import accelerators
+from fedrecall.engines.auto import choose, clients_fill_lanes, devices_for
+from fedrecall.engines.engine import Engine
+from fedrecall.measure.evaluator import Evaluator
+from fedrecall.measure.live_round import Observer
+from fedrecall.measure.probe import Probes
+from fedrecall.measure.training_cost import TrainingCost
+from fedrecall.measure.user_metrics import UserMetric
+from fedrecall.measure.watcher import Watcher
+from fedrecall.models.build import check_outputs, dry_batch, refuse_unknown_ids
+from fedrecall.models.weights import load_weights
+from fedrecall.objectives.base import Objective
+from fedrecall.recipe.recipe import Recipe
+from fedrecall.runs import files
+from fedrecall.runs.reader import RunRecord
+from fedrecall.simulation.compatibility import check_combination
+from fedrecall.simulation.early_stopping import refuse_unknown_metric
+from fedrecall.torch_state import fixed_torch_state
+from fedrecall.vector import tensors_digest
+
+
+class Experiment:
+    """A recipe with the things that it names, ready to be played."""
+
+    @fixed_torch_state()
+    def __init__(
+        self,
+        recipe: Recipe,
+        job: Job,
+        federation: Federation,
+        *,
+        metrics: Mapping[str, UserMetric] | None,
+        engine: Engine | None,
+        trackers: Sequence[Watcher],
+    ) -> None:
+        self.recipe, self.federation, self.trackers = recipe, federation, trackers
+        self.flat = job.build_model(federation)
+        job = job.for_model(self.flat)
+        self.algorithm, self.payload = job.algorithm, self.flat.payload
+        check_outputs(self.flat, federation)
+        self.population = Population(federation.population, len(federation.pool("train")[1]))
+        self.participation = recipe.create_participation()
+        self.count = self.participation.expected(federation.population)
+        check_combination(recipe, job, federation, self.flat)
+        cost = TrainingCost(recipe.local, self.flat, federation)
+        samples = max(1, self.population.samples // self.population.clients)
+        step = cost.flops_per_sample * min(recipe.local.batch_size, samples)
+        devices = devices_for(recipe.execution, step, self.flat.w.dtype)
+        work = cost.of_client(samples)
+        self.steps = decide_steps(job, federation, self.flat, on_cpu=devices[0] == "cpu")
+        self.job = job = self.steps.job
+        self.engine = engine or choose(
+            recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices,
+            fills_lanes=clients_fill_lanes(job),
+        )  # fmt: skip
+        recorded = self.engine.records_steps or job.lowering is not None
+        self.forward = ForwardPass(self.flat, dry_batch(federation, self.flat.w.dtype)) if recorded else None
+        accelerators.refuse_precision(self.device, recipe.local.precision)
+        if not self.device.is_cpu:
+            refuse_unknown_ids(self.flat.module, federation)
+        self.evaluator = Evaluator(recipe, job, federation, metrics)
+        if recipe.stop.patience or recipe.keep == "best":
+            own, has_validation = self.evaluator.user_metrics, self.evaluator.has_validation
+            refuse_unknown_metric(recipe.stop, own, has_validation=has_validation)
+        probes = Probes(recipe, federation, self.evaluator)
+        self.measures: list[Observer] = [cost, self.evaluator, probes]  # in the order of a line's metrics
+        self.weights: str | None = None  # the digest of initial weights that were given
+        self._init_loaded = False
+
+    def load_init(self) -> None:
+        """Load the initial weights that the recipe names, if it names some."""
+        if self.recipe.init and not self._init_loaded:
+            with fixed_torch_state():
+                load_weights(self.flat.module, Path(self.recipe.init))
+            self._init_loaded = True
+
+    @property
+    def digest(self) -> str:
+        """The identity of the run's result."""
+        return self.recipe.digest(self.engine.rounding, self.weights, self.device.rounding)
+
+    @property
+    def device(self) -> Device:
+        """Where clients train; one of them, if there are several, which are alike."""
+        return self.engine.devices[0]
+
+    @property
+    def meant_for(self) -> str:
+        """Whose class shares the model is meant for as it is judged: "uniform", "pooled" or "given"."""
+        prior = self.recipe.evaluation.prior
+        if prior == "as_trained":
+            return self.job.objective.meant_for
+        return prior if isinstance(prior, str) else "given"
+
+
+def build(
+    recipe: Recipe,
+    federation: Federation,
+    *,
+    model: Callable[[], nn.Module] | None = None,
+    algorithm: Algorithm | None = None,
+    objective: Objective | None = None,
+    metrics: Mapping[str, UserMetric] | None = None,
+    engine: Engine | None = None,
+    given_weights: bool = False,
+    run: Path | None = None,
+) -> Experiment:
+    """Build the experiment that a recipe describes. What is given here takes the place of what the recipe names.
+
+    With `given_weights` the model brings its own initial weights. `run` is the folder of a run that will be
+    resumed: its notes have the digest of its initial weights, whose file may be gone.
+    """
+    job = job_of(recipe, federation, model, algorithm, objective)
+    made = Experiment(
+        recipe, job, federation, metrics=metrics, engine=engine, trackers=recipe.create_list("trackers")
+    )
+    if run is not None and (run / files.ORIGIN).exists():
+        made.weights = weights_of(run)
+    elif given_weights or recipe.init:
+        made.load_init()
+        made.weights = tensors_digest(made.flat.state_dict())[:16]
+    return made
+
+
+def job_of(
+    recipe: Recipe,
+    federation: Federation,
+    model: Callable[[], nn.Module] | None = None,
+    algorithm: Algorithm | None = None,
+    objective: Objective | None = None,
+) -> Job:
+    """Return what the workers of a recipe's run need to know."""
+    shapes = {"sample_shape": federation.sample_shape, "num_classes": federation.num_classes}
+    return Job.of(
+        recipe,
+        model or partial(recipe.create, "model", **shapes),
+        algorithm or recipe.create("algorithm"),
+        objective or recipe.create("objective"),
+    )
+
+
+def weights_of(run: Path) -> str | None:
+    """Return the digest of the weights that a run was given to start from; None if it was given none."""
+    weights: str | None = RunRecord(run).origin.get("model", {}).get("weights")
+    return weights

@@ -1,0 +1,234 @@
+"""The recorder writes a run down while its rounds are played: lines, events, checkpoints, and how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedrecall.client.lanes.decision import advice_on_steps
+from fedrecall.data.card import card
+from fedrecall.measure.live_round import LiveRound, Observer
+from fedrecall.measure.metrics import pooled_metrics
+from fedrecall.recipe.own_code import own_code
+from fedrecall.runs import checkpoint, files
+from fedrecall.runs.checkpoint import Checkpoint
+from fedrecall.runs.client_states import StateTable
+from fedrecall.runs.environment import environment
+from fedrecall.runs.folder import RunFolder
+from fedrecall.runs.lines import read_lines
+from fedrecall.runs.mark import leave_mark
+from fedrecall.runs.reader import RunRecord, has_partition
+from fedrecall.runs.records import changed_since
+from fedrecall.safe_parsing import yaml_value
+from fedrecall.simulation.compatibility import warnings_of
+from fedrecall.simulation.early_stopping import Best
+from fedrecall.simulation.experiment import Experiment
+from fedrecall.simulation.journal import Journal
+from fedrecall.simulation.origin import describe_origin
+from fedrecall.simulation.round import RoundState
+from fedrecall.simulation.summary import summarise
+from fedrecall.vector import Tensors
+
+
+class Recorder(Observer):
+    """Keeps one experiment's folder true to the rounds that are done."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        states: StateTable,
+        done: RoundState,
+        start: Checkpoint | None,
+    ) -> None:
+        self.experiment, self.recipe, self.folder, self.states = experiment, experiment.recipe, folder, states
+        self.journal, self.resumed = Journal(folder), start is not None
+        self.done = done  # the state after the last round that is done
+        self.best = Best(self.recipe.stop)
+        self._saved, self._saved_at = done.round, 0.0
+        self._best_model = start.best if start else {}  # of an earlier round, with `keep: best`
+        self._kept: dict[str, Any] = {}
+
+    # The beginning
+
+    def begin(self, notes: Sequence[str]) -> None:
+        """Describe a new run in its folder; put that of a resumed run back to the state of its checkpoint."""
+        self._recall() if self.resumed else self._describe()
+        for note in notes:
+            self.journal.warn(self.done.round, note)
+
+    def opened(self) -> None:
+        """The engine is open: where it runs is known."""
+        if self.experiment.engine.nodes and not self.resumed:
+            self._write_environment()
+        self.folder.records.recall()
+        self._saved_at = time.perf_counter()
+
+    def _describe(self) -> None:
+        experiment, folder = self.experiment, self.folder
+        self._write_recipe()
+        self._write_environment()
+        partition = self._describe_partition()
+        origin = describe_origin(
+            self.recipe, experiment.job, experiment.federation, experiment.flat.module, experiment.weights
+        )
+        folder.write_json(files.ORIGIN, origin)
+        for warning in self._warnings(partition):
+            self.journal.warn(0, warning)
+
+    def _warnings(self, partition: Mapping[str, Any]) -> list[str]:
+        """Return what the user should know of the recipe, given the partition's card."""
+        return list(warnings_of(self.experiment, partition.get("one_class_clients", {}).get("count", 0)))
+
+    def _write_environment(self) -> None:
+        """Write the environment of this machine, and of others that clients train on."""
+        engine = self.experiment.engine
+        nodes = {"nodes": list(engine.nodes)} if engine.nodes else {}
+        self.folder.write_json(files.ENVIRONMENT, {**environment(self.experiment.device), **nodes})
+
+    def _write_recipe(self) -> None:
+        """Write the recipe, and mark the run as this user's: its code has been imported at the user's word."""
+        text = self.recipe.yaml()
+        self.folder.write_text(files.RECIPE, text)
+        leave_mark(self.folder.path, own_code(yaml_value(text)))
+
+    def _describe_partition(self) -> dict[str, Any]:
+        """Write who has what; return the card."""
+        federation = self.experiment.federation
+        known = federation.knows_labels
+        labels, counts = (federation.train.y, federation.training_counts()) if known else (None, None)
+        described = card(federation.assignment, labels, federation.num_classes, federation.class_names)
+        federation.assignment.save(self.folder.path, counts)
+        self.folder.write_json(files.CARD, described)
+        return described
+
+    def _recall(self) -> None:
+        """Put the folder back to the state of the checkpoint, and recall what was measured until then."""
+        round, folder, evaluator = self.done.round, self.folder, self.experiment.evaluator
+        lines = folder.lines_until(round)  # refuses damaged files, before anything is deleted
+        planned = evaluator.planned(lines)
+        folder.delete(files.SUMMARY)
+        self._write_recipe()  # before lines lose what only a shorter run has
+        kept = checkpoint.drop_after(folder.path / files.CHECKPOINTS, round)
+        checkpoint.expect_rewritten(folder.path / files.CHECKPOINTS, kept, lines, planned)
+        folder.cut_back(round, planned)
+        self.states.restore([point.versions for point in kept])
+        changed = changed_since(folder.path, kept[-1].records)
+        if {files.CARD, files.PARTITION} & set(changed) or not has_partition(folder.path):
+            self._describe_partition()
+        folder.event("resume", round, f"resumed after round {round}")
+        metrics = planned.get(files.METRICS, [])
+        warnings = [*self._warnings(RunRecord(folder.path).card), *evaluator.notes_on_untested(metrics)]
+        self.journal.recall(read_lines(folder.path / files.EVENTS), warnings)
+        evaluator.recall(planned.get(files.CLIENTS, []))
+        for line in metrics:
+            self.best.see(line)
+
+    # A round
+
+    def before(self, live: LiveRound) -> None:
+        if self.recipe.keep == "best" and 0 < self.best.round == self.done.round:
+            self._best_model = self._model()  # the state after the next round has it no longer
+        self.journal.begin(live)
+
+    def after(self, live: LiveRound) -> None:
+        """Record a round that is done; save the state if that is due."""
+        self.journal.record(live)
+        self.states.settle()
+        self.done = RoundState(live.number, live.server, live.buffers)
+        self.best.see(live.line)
+        since = time.perf_counter() - self._saved_at
+        if live.number == self.recipe.rounds or self.recipe.checkpoint.due(live.number, since):
+            self.save()
+            self._saved_at = time.perf_counter()
+
+    def save(self) -> None:
+        """Write a checkpoint of the last round that is done, unless there is one."""
+        if self.done.round <= self._saved:
+            return
+        self.folder.flush()
+        self.states.flush(since=self._saved)
+        point = Checkpoint(
+            self.done.round,
+            self.done.server,
+            self.done.buffers,
+            self.states.versions,
+            self.experiment.digest,
+            self.recipe.tree(),
+            best=self._best_model,
+            records=self.folder.records.note(),
+            device=self.experiment.device.rounding or "cpu",
+        )
+        checkpoint.save(self.folder.path / files.CHECKPOINTS, point)
+        self._saved = self.done.round  # whether or not what is superseded can be deleted
+        self.states.keep(checkpoint.KEPT)
+
+    # The end
+
+    def evaluate_kept(self) -> None:
+        """Evaluate the model that is kept, if that is not simply the one of the last round. The engine is open."""
+        experiment, recipe, t = self.experiment, self.recipe, self.done.round
+        stopped = t < recipe.rounds
+        if not stopped and recipe.keep != "best":
+            return
+        found: dict[str, Any] = {"stopped_early": stopped, "best_round": self.best.round}
+        found |= {"best_value": self.best.value, "kept_round": self._kept_round}
+        federation = experiment.federation
+        if recipe.tested_rounds and federation.test is not None and not experiment.algorithm.personal:
+            model = self._kept_model()
+            experiment.engine.publish(t, {"w": model["w"]}, model)
+            predictions = experiment.evaluator.predictions(t, experiment.engine, self.states, "test")
+            tested = pooled_metrics(predictions, federation.pool("test")[0].y, federation.num_classes)
+            found |= {"final_accuracy": tested["accuracy"], "final_accuracy_macro": tested["accuracy_macro"]}
+            found |= {"final_accuracy_sd": None, "final_accuracy_rounds": 1}
+        self._kept = found
+
+    def end(self, ending: str, seconds: float) -> dict[str, Any]:
+        """Leave all that is done on disk, however the run ended; return its summary."""
+        self.journal.end()
+        if ending != "finished":  # then workers may have been killed while they wrote
+            self.states.files.remove_leftovers()
+        self.save()
+        if ending == "finished" and not self.experiment.algorithm.personal:  # else there is no one model
+            model = self._kept_model()
+            self.experiment.flat.load(model["w"], model)
+            self.folder.save_model(self.experiment.flat.state_dict())
+        summary = self._summary(ending, seconds)
+        self.folder.write_summary(summary)
+        return summary
+
+    def _summary(self, ending: str, seconds: float) -> dict[str, Any]:
+        experiment, journal = self.experiment, self.journal
+        summary = {
+            # The lines are read again, not kept: a long run has many.
+            **summarise(read_lines(self.folder.path / files.METRICS), self.recipe, seconds),
+            "meant_for": experiment.meant_for,
+            "status": ending,
+            "rounds_done": self.done.round,
+            **self._kept,
+            "engine": experiment.engine.name,
+            "workers": experiment.engine.workers,
+            "device": ", ".join(device.name for device in experiment.engine.devices),
+            "recipe_sha256": experiment.digest,
+            "dropped_updates": journal.dropped_updates,
+            "missing_clients": journal.missing_clients,
+            "warnings": journal.all_warnings(),
+        }
+        if ending == "finished" and experiment.device.is_cpu:
+            advice = advice_on_steps(experiment.job, experiment.federation, experiment.flat)
+            summary |= {"advice": advice} if advice else {}
+        return summary
+
+    def _model(self) -> Tensors:
+        """Return the global model after the last round that is done, and its buffers."""
+        return {"w": self.experiment.algorithm.evaluated(self.done.server).clone(), **self.done.buffers}
+
+    @property
+    def _kept_round(self) -> int:
+        """The round whose model is kept: with `keep: best` the best one, if there is one whose model is known."""
+        known = self._best_model or self.best.round == self.done.round
+        return self.best.round if self.recipe.keep == "best" and known else self.done.round
+
+    def _kept_model(self) -> Tensors:
+        return self._model() if self._kept_round == self.done.round else self._best_model

@@ -1,0 +1,51 @@
+"""Who takes part in a round, and the tasks that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedrecall.client.batches import LocalPlan
+from fedrecall.client.tasks import TrainTask
+from fedrecall.data.federation import EVERYONE
+from fedrecall.errors import InputError
+from fedrecall.models.build import least_samples
+from fedrecall.rng import stream
+from fedrecall.runs.client_states import StateTable
+from fedrecall.simulation.experiment import Experiment
+
+
+def sample_clients(experiment: Experiment, t: int) -> list[int]:
+    """Return the clients of a round: a function of the seed and the round alone."""
+    population, random = experiment.federation.population, stream(experiment.recipe.seed, "sample", t)
+    return checked_ids(experiment.participation.sample(t, population, random), range(population), "sample")
+
+
+def tasks_of(experiment: Experiment, t: int, asked: list[int], lr: float, states: StateTable) -> list[TrainTask]:
+    """Return the training of those of the asked clients that answer, a task a client, in the order of the sum."""
+    federation, random = experiment.federation, stream(experiment.recipe.seed, "answers", t)
+    answering = checked_ids(experiment.participation.answering(t, asked, random), asked, "answering")
+    if experiment.algorithm.pooled:
+        return [TrainTask(t, 0, EVERYONE, lr, steps=sum(steps_of(experiment, k) for k in answering))]
+    # The largest first, so that no worker idles at the end; the order is the same on every engine.
+    ids = np.array(answering, np.int64)
+    places = np.argsort(-federation.train_sizes(ids), kind="stable")
+    version, cohort = states.versions.get, len(asked)
+    return [
+        TrainTask(t, order, client, lr, 0, version(client, 0), cohort=cohort)
+        for order, client in enumerate(ids[places].tolist())
+    ]
+
+
+def checked_ids(ids: Sequence[int], known: Sequence[int], method: str) -> list[int]:
+    """Return client ids as integers; raise an `InputError` if a user's participation returned something else."""
+    found = [int(client) for client in ids]
+    if len(set(found)) < len(found) or not set(found) <= set(known):
+        raise InputError(f"participation.{method} returned {found[:10]}; expected different ids of known clients")
+    return found
+
+
+def steps_of(experiment: Experiment, client: int) -> int:
+    samples = len(experiment.federation.train_indices(client))
+    return LocalPlan.of(experiment.recipe.local, samples, least_samples(experiment.flat.module)).steps

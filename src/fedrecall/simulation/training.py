@@ -1,0 +1,89 @@
+"""The training of a round: what its clients give back, and the sums of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from fedrecall.client.partial_sums import Contribution
+from fedrecall.client.predictions import EvaluateResult
+from fedrecall.client.sums import Sums, SumTree
+from fedrecall.client.update import Missing, Update
+from fedrecall.errors import DivergedError
+from fedrecall.measure.live_round import LiveRound, Observer
+from fedrecall.simulation.experiment import Experiment
+from fedrecall.updates.pipeline import STATISTICS
+
+
+@dataclass
+class Collected:
+    """What the clients of a round gave back: the sums of their updates and, if asked for, each of these."""
+
+    sums: Sums
+    updates: list[Update] = field(default_factory=list)
+    states: dict[int, int] = field(default_factory=dict)  # versions of new states, by client
+    bytes_up: int = 0
+
+
+def train(experiment: Experiment, live: LiveRound, observers: Sequence[Observer]) -> Collected:
+    """Train the round's clients and collect what they give back, without those whose numbers are not finite."""
+    evaluated = experiment.recipe.evaluates(live.number)
+    tree, found = SumTree(live.sent if evaluated else None), Collected(Sums())
+    for contribution in contributions(experiment, live, observers, track_updates=evaluated):
+        if isinstance(contribution, Missing):
+            reason = f"client {contribution.client} is left out of round {live.number}: {contribution.reason}"
+            live.events.append(("missing", reason))
+            live.missing.append(contribution.client)
+            continue
+        good, dropped = contribution.finite_part()
+        drop(experiment, live, dropped)
+        versions = contribution.states()
+        for client in dropped:
+            live.states.discard(client, versions.pop(client, 0))
+        if good is None:
+            continue
+        good.add_to(tree, experiment.algorithm)
+        found.bytes_up += good.wire_bytes
+        found.states |= versions
+        if "clients" in experiment.algorithm.needs and isinstance(good, Update):
+            found.updates.append(good)
+        for observer in (*experiment.measures, *observers):
+            observer.result(live, good)
+    found.sums = tree.total()
+    return found
+
+
+def contributions(
+    experiment: Experiment, live: LiveRound, observers: Sequence[Observer], *, track_updates: bool
+) -> Iterator[Contribution | Missing]:
+    """Yield what the clients give back: one by one where somebody needs that, else as the engine likes best."""
+    single = experiment.job.needs_single_updates or any(observer.wants_each for observer in observers)
+    if not live.tasks:
+        return
+    if not single:
+        yield from experiment.engine.train(live.tasks, looked_at=track_updates)
+        return
+    for result in experiment.engine.run(live.tasks):
+        assert not isinstance(result, EvaluateResult)
+        yield received(experiment, live, result) if isinstance(result, Update) else result
+
+
+def received(experiment: Experiment, live: LiveRound, update: Update) -> Update:
+    """Return an update after the server's half of the stages that it went through."""
+    pipeline, task = experiment.job.pipeline, update.task
+    if not pipeline:
+        return update
+    origin = {**live.sent, STATISTICS: live.buffers["b"]} if update.buffers else live.sent
+    whole = pipeline.receive(update.sent, origin, live.number, task.client, task.cohort)
+    buffers = {"b": whole.pop(STATISTICS), "i": update.buffers["i"]} if update.buffers else {}
+    return replace(update, sent=whole, buffers=buffers)
+
+
+def drop(experiment: Experiment, live: LiveRound, clients: list[int]) -> None:
+    """Leave clients out whose updates are not finite; with `bad_updates: stop` there must be none."""
+    for client in clients:
+        message = f"the update of client {client} in round {live.number} is not finite"
+        if experiment.recipe.bad_updates == "stop":
+            raise DivergedError(f"{message} (bad_updates is 'stop')")
+        live.events.append(("dropped", message))
+    live.dropped += clients

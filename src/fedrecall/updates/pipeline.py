@@ -1,0 +1,56 @@
+"""The stages between a client's training and the round's sums, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedrecall.updates.base import SERVER, Occasion, Stage
+from fedrecall.vector import Tensors
+
+STATISTICS = "statistics"  # the name of batch-norm statistics among the tensors of a change
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Applies stages in order at the client, and in reverse order at the server."""
+
+    stages: tuple[Stage, ...] = ()
+    seed: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.stages)
+
+    @property
+    def works_on_sums(self) -> bool:
+        return any(type(stage).aggregate is not Stage.aggregate for stage in self.stages)
+
+    def send(
+        self, sent: Tensors, origin: Tensors, state: Tensors, round: int, client: int, cohort: int
+    ) -> tuple[Tensors, Tensors]:
+        """Return a client's message and its new state; `origin` is what it was sent."""
+        change = {name: tensor - origin[name] if name in origin else tensor for name, tensor in sent.items()}
+        kept = Tensors()
+        for place, stage in enumerate(self.stages):
+            prefix = f"updates.{place}."
+            own = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
+            change, new = stage.send(change, own, Occasion(self.seed, round, client, cohort, place))
+            kept |= {f"{prefix}{name}": tensor for name, tensor in new.items()}
+        return change, kept
+
+    def receive(self, sent: Tensors, origin: Tensors, round: int, client: int, cohort: int) -> Tensors:
+        """Return the tensors that a client's message stands for."""
+        for place, stage in reversed(list(enumerate(self.stages))):
+            sent = stage.receive(sent, Occasion(self.seed, round, client, cohort, place))
+        return {name: origin[name] + tensor if name in origin else tensor for name, tensor in sent.items()}
+
+    def aggregate(
+        self, sums: Tensors, totals: dict[str, float], origin: Tensors, round: int, cohort: int
+    ) -> Tensors:
+        """Return the sums over a round after the stages that work on them."""
+        if not self.works_on_sums:
+            return sums
+        apart = {name: totals[name] * origin[name].double() for name in sums if name in origin}
+        changes = {name: tensor - apart[name] if name in apart else tensor for name, tensor in sums.items()}
+        for place, stage in reversed(list(enumerate(self.stages))):
+            changes = stage.aggregate(changes, totals, Occasion(self.seed, round, SERVER, cohort, place))
+        return {name: tensor + apart[name] if name in apart else tensor for name, tensor in changes.items()}
