@@ -113,7 +113,7 @@ class Section(Generic[Component]):
         values = {name: getattr(component, name) for name in names}
         for name, maker in self.listing.items():
             if maker is type(component):
-                return {"name": name, **values}
+                return {"name": name, **{key: values[key] for key in values if key not in self.supplied}}
         return {"name": PYTHON, "class": qualified_name(type(component)), "options": written(values)}
 
     def options(self, maker: Callable[..., Any]) -> Parameters:
@@ -190,7 +190,7 @@ class Section(Generic[Component]):
         if self.adapter is not None:
             arguments = ", ".join(self.adapter.arguments)
             expected = f"{article(self.base.__name__)}, its name or a function of ({arguments})"
-        which = f", which is {article(other)}" if other else ""
+        which = f", which is {article(other.rpartition('.')[2])}" if other else ""
         return InputError(f"{self.key} is {said}{which}; {expected} was expected")
 
 
