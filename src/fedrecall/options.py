@@ -41,7 +41,7 @@ def one_of(*names: str) -> Callable[[Any], str | Shares]:
             return value
         if isinstance(value, list | tuple) and all(map(is_share, value)) and any(value):
             return tuple(map(float, value))
-        raise ValueError(f"expected {', '.join(names)} or a list of class shares, from 0 up")
+        raise ValueError(f"{', '.join(names)} or a list of class shares, from 0 up, was expected")
 
     return checked
 

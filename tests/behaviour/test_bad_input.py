@@ -79,7 +79,7 @@ WORDS = [
     (["run", "demo", "local={lr: 1, lr: 2}"], "it has the key 'lr' twice"),
     (["run", "demo", "--out", LONG], "File name too long; choose another with --out"),
     (["run", "demo", "--out", "file.txt/below"], "'file.txt/below' cannot be made or read: Not a directory"),
-    (["run", "demo", "--data", NO_TEXT], r"execution.data is 'a\udcffb'; expected text in UTF-8"),
+    (["run", "demo", "--data", NO_TEXT], r"execution.data is 'a\udcffb'; it should be text in UTF-8"),
     (["run", LONG], "File name too long"),
     (["run", "demo", f"init={LONG}"], "File name too long"),
     (["report", LONG], "File name too long"),

@@ -80,7 +80,7 @@ def name_or_group(value: object) -> object:
 def written_as_text(value: str) -> str:
     """A file's name may have bytes that are no text, which a recipe cannot hold."""
     if not is_text(value):
-        raise ValueError("expected text in UTF-8")
+        raise ValueError("it should be text in UTF-8")
     return value
 
 
