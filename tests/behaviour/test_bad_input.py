@@ -60,7 +60,7 @@ WORDS = [
     (["run", "demo", "partition.validation=0"], "partition.validation is 0"),
     (["run", "demo", "forgetting.rounds=[0]"], "forgetting.rounds"),
     (["run", "demo", "--engine", "procs"], "execution.engine is 'procs';"),
-    (["run", "demo", "--workers", "none"], "execution.workers is 'none';"),
+    (["run", "demo", "--workers", "none"], "execution.workers is 'none'; expected a whole number or 'auto'"),
     (["run", "demo", "seed=9223372036854775808"], "seed is 9223372036854775808; expected at most 9223372036854"),
     (["run", "demo", "partition.seed=9223372036854775808"], "partition.seed is 9223372036854775808; it must be"),
     (["run", "demo", "rounds=9223372036854775808"], "rounds is 9223372036854775808;"),
