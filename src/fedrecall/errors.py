@@ -70,7 +70,7 @@ EXPECTED = {  # by the type of pydantic's error, with the names of its context
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
     **dict.fromkeys(("dict_type", "model_type"), "a group of keys"),
-    "string_type": "text",
+    **dict.fromkeys(("string_type", "path_type"), "text"),
     "literal_error": "{expected}",
     "greater_than": "more than {gt}",
     "greater_than_equal": "at least {ge}",
