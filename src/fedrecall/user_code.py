@@ -1,13 +1,19 @@
-"""Exceptions in the user's own code: which lines of a traceback are theirs."""
+"""The user's own code: importing it by name, and which lines of a traceback are theirs."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
+import sys
 import sysconfig
 import traceback
+import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from fedrecall.errors import InputError, nearest
 
 # Files below these are fedrecall's, Python's or a library's.
 NOT_THEIRS = tuple(
@@ -18,6 +24,7 @@ NOT_THEIRS = tuple(
     }
 )
 GENERATED = ("<frozen", "<eval_with_key", "<string>")
+WORKING_FOLDERS: list[str] = []  # that were added to the path of this process
 
 
 def is_theirs(file: str) -> bool:
@@ -53,3 +60,56 @@ def their_traceback(error: BaseException) -> str:
             part.stack = traceback.StackSummary.from_list(kept)
         part = part.__cause__ or (None if part.__suppress_context__ else part.__context__)
     return "".join(summary.format())
+
+
+def import_named(section: str, name: str) -> Callable[..., Any]:
+    """Return the class, function or callable object that `module:name` names."""
+    module_name, _, attribute = name.partition(":")
+    if not attribute or not all(module_name.split(".")):
+        raise InputError(f"{section} is {name!r}; 'module:name' was expected")
+    if module_name.partition(".")[0] in sys.stdlib_module_names:
+        raise InputError(
+            f"{section} is {name!r}, which is Python's own; a class or function of yours was expected"
+        )
+    add_working_folder()
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name + ".").startswith(error.name + "."):
+            raise InputError(f"{section} is {name!r}, but there is no module {module_name!r} here") from None
+        note_key(error, section, name)  # the module is there, and something that it imports is not
+        raise
+    except Exception as error:
+        if isinstance(error, ValueError) and not has_their_lines(error):  # no name that a module could have
+            raise InputError(f"{section} is {name!r}; 'module:name' was expected") from None
+        note_key(error, section, name)
+        raise
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise InputError(
+            f"{section} is {name!r}, but {module_name!r} has no such function; {nearest(attribute, names)}"
+        )
+    refuse_passed_on(section, name, found)
+    return typing.cast(Callable[..., Any], found)
+
+
+def refuse_passed_on(section: str, name: str, found: Any) -> None:
+    """Raise an `InputError` for a function that the module only imports: that may be `os.system`."""
+    module_name, _, attribute = name.partition(":")
+    home = getattr(found, "__module__", None)
+    if inspect.isroutine(found) and home != module_name:
+        where = (
+            f"'{home}:{found.__name__}' was expected" if home and "." in home else "name it where it is defined"
+        )
+        raise InputError(f"{section} is {name!r}, but {attribute!r} is not defined in {module_name!r}; {where}")
+
+
+def add_working_folder() -> None:
+    """Add the working folder to the path, which a console script lacks: last, so that it hides no library, but
+    before those in which this process has worked earlier."""
+    here = os.getcwd()
+    if here not in sys.path:
+        earlier = [sys.path.index(folder) for folder in WORKING_FOLDERS if folder in sys.path]
+        sys.path.insert(min(earlier, default=len(sys.path)), here)
+        WORKING_FOLDERS.append(here)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import shipped
 from fedrecall.recipe.layers import load as load_recipe
-from fedrecall.recipe.recipe import NAMED, Recipe, with_defaults
+from fedrecall.recipe.recipe import SECTIONS, Recipe
 
 FULL: dict[str, Any] = {
     "base": "demo",
@@ -37,7 +37,7 @@ FULL: dict[str, Any] = {
 }
 FULL["local"]["schedule"]["factor"] = 0.5
 SHIPPED = [path.read_text(encoding="utf-8") for path in shipped().values()]
-NAMES = {section: sorted(listing) for section, listing in NAMED.items()}
+NAMES = {section: sorted(named.listing) for section, named in SECTIONS.items()}
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi")
@@ -103,7 +103,7 @@ def named() -> st.SearchStrategy[Any]:
     def spelled_out(chosen: tuple[str, str]) -> dict[str, Any]:
         section, name = chosen
         try:
-            return {**FULL, section: with_defaults(section, {"name": name}, NAMED[section])}
+            return {**FULL, section: SECTIONS[section].complete(name)}
         except InputError:  # an option without a default
             return {**FULL, section: {"name": name, "path": "x", "label": "y"}}
 

@@ -100,10 +100,10 @@ RECIPES: dict[str, tuple[bytes | None, str]] = {
     ),
     "an odd value": (
         json.dumps({"seed": ODD}).encode(),
-        r"""seed is 'it\'s "odd"\n[red]<b>&</script>'; it should""",
+        r"""seed is 'it\'s "odd"\n[red]<b>&</script>'; expected a whole number""",
     ),
     "a huge number": (b"seed: " + b"9" * 5000, "the recipe 'bad.yaml': it is not YAML: Exceeds the limit"),
-    "NaN": (b"local: {lr: .nan}", "local.lr is nan; it should be a finite number\n"),
+    "NaN": (b"local: {lr: .nan}", "local.lr is nan; expected a finite number\n"),
 }
 
 

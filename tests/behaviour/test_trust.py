@@ -28,7 +28,7 @@ from fedrecall.front.execute import load_federation
 from fedrecall.front.run_recipe import load_run_recipe
 from fedrecall.recipe.files import read
 from fedrecall.recipe.own_code import own_code
-from fedrecall.recipe.recipe import NAMED, Recipe, option_names
+from fedrecall.recipe.recipe import SECTIONS, Recipe
 from fedrecall.recipe.settings import Settings
 from fedrecall.runs.mark import why_not_own
 from fedrecall.runs.user_key import user_key
@@ -409,7 +409,10 @@ def keys_of(group: type[Settings], above: tuple[str, ...] = ()) -> Iterator[tupl
 @pytest.mark.slow
 def test_whatever_key_of_a_recipe_names_code_asks_first() -> None:
     """Every key there is, those of later versions too: who adds one that imports must add it to `own_code`."""
-    every = [*keys_of(Recipe), *((section, key) for section in NAMED for key in option_names(section))]
+    every = [
+        *keys_of(Recipe),
+        *((section, key) for section, named in SECTIONS.items() for key in named.option_names()),
+    ]
     assert ("evaluation", "metrics") in every
     plain = {**RECIPE, "model": {"name": "mlp", "hidden": [3]}}
     for path in every:

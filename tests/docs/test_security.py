@@ -12,7 +12,7 @@ import yaml
 
 import fedrecall as package
 from fedrecall.cli.main import fedrecall as program
-from fedrecall.recipe.recipe import NAMED
+from fedrecall.recipe.recipe import SECTIONS
 from fedrecall.runs import files
 from fedrecall.runs.user_key import BYTES, KEY
 
@@ -31,7 +31,7 @@ def test_the_commands_that_ask_are_those_that_take_up_a_run() -> None:
 
 
 def test_every_section_that_can_name_code_is_named() -> None:
-    assert set(NAMED) | {"evaluation.metrics"} <= set(re.findall(r"`([a-z.]+)`", FOREIGN))
+    assert set(SECTIONS) | {"evaluation.metrics"} <= set(re.findall(r"`([a-z.]+)`", FOREIGN))
 
 
 def test_every_variable_of_ours_is_named() -> None:

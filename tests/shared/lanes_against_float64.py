@@ -46,7 +46,7 @@ def lanes_problems(case: Case) -> list[str] | None:
     federation = case.federation()
     flat = FlatModel(copy.deepcopy(case.instance))
     local = Local(**case.local)
-    given = ALGORITHM.of(case.algorithm), OBJECTIVE.of(case.objective), local
+    given = ALGORITHM.from_python(case.algorithm), OBJECTIVE.from_python(case.objective), local
     steps = decide_steps(Job(case.module, *given, case.number), federation, flat, on_cpu=True)
     if steps.job.lowering is None:
         return None

@@ -18,7 +18,7 @@ from fedrecall.algorithms.fedyogi import FedYogi
 from fedrecall.algorithms.gma import GMA
 from fedrecall.algorithms.moon import Moon
 from fedrecall.algorithms.scaffold import Scaffold
-from fedrecall.kinds import Kind
+from fedrecall.components import Section
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
@@ -38,7 +38,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "local_only": LocalOnly,
 }
 
-ALGORITHM: Kind[Algorithm] = Kind("algorithm", Algorithm, ALGORITHMS)
+ALGORITHM: Section[Algorithm] = Section("algorithm", ALGORITHMS, Algorithm)
 
 __all__ = [
     "ALGORITHM",

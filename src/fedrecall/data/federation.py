@@ -116,7 +116,7 @@ class Federation:
         or "nchw". They are normalised by the mean and deviation of the training images unless `transform` says
         otherwise. Everything else is handed to the model as it is: floats as float32, integers as int64.
         """
-        partition = PARTITION.of(partition)
+        partition = PARTITION.from_python(partition)
         x, y = checked(x, y, num_classes, "training")
         ids = None if ids is None else as_array(ids, "client ids")
         if test_fraction is not None:

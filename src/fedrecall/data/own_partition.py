@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
 
+from fedrecall.components import PlainFunction, Section
 from fedrecall.data.partition import PARTITIONS, HeldOut, Ids, Partition, Seed, Validation
 from fedrecall.data.partition_draws import Ints
 from fedrecall.errors import InputError, short_repr
-from fedrecall.kinds import Kind, describe_function
 
 
 @dataclass(frozen=True)
-class SplitFunction(Partition):
+class SplitFunction(PlainFunction, Partition):
     """The function says the client of each sample: clients count from 0, and -1 is nobody.
 
     It is called with the labels, the number of classes, a generator of this partition's seed, and its options.
@@ -27,15 +26,11 @@ class SplitFunction(Partition):
     [1, 0, 0, 1]
     """
 
-    function: Callable[..., Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    arguments: ClassVar[tuple[str, ...]] = ("labels", "num_classes", "rng")
+
     validation: Validation = 0.1
     seed: Seed = 0
     held_out: HeldOut = 0
-
-    def description(self) -> dict[str, Any]:
-        """What the function is, as far as that can be written down."""
-        return describe_function(self.function, self.options)
 
     def deal(self, rng: Generator, labels: Ints, num_classes: int, ids: Ids) -> tuple[Ints, Ints]:
         # A copy: who sorts the labels in place must not change the data.
@@ -65,9 +60,7 @@ class SplitFunction(Partition):
 
     @property
     def _said(self) -> str:
-        return f"partition {self.description()['class'].rpartition(':')[2]!r}"
+        return f"partition {self.name!r}"
 
 
-PARTITION: Kind[Partition] = Kind(
-    "partition", Partition, PARTITIONS, ("labels", "num_classes", "rng"), SplitFunction
-)
+PARTITION: Section[Partition] = Section("partition", PARTITIONS, Partition, adapter=SplitFunction)

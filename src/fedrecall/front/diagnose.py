@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from fedrecall.algorithms import ALGORITHMS, FedAvg
+from fedrecall.algorithms import ALGORITHM, FedAvg
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
 from fedrecall.front.diagnosis import Diagnosis
 from fedrecall.front.execute import Plan, execute, write_report
-from fedrecall.front.federate import Named, check_given, describe, is_named, model_maker
+from fedrecall.front.federate import Named, check_given, is_named, model_maker
 from fedrecall.front.run import Run
 from fedrecall.models.build import has_statistics
 from fedrecall.models.weights import check_weights, read_weights, with_weights
-from fedrecall.objectives import OBJECTIVE, OBJECTIVES, WSM, CrossEntropy, Objective
+from fedrecall.objectives import OBJECTIVE, WSM, CrossEntropy, Objective
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.layers import from_layers
 from fedrecall.recipe.names import titles
@@ -95,14 +95,14 @@ def diagnose(
             raise InputError(f"{key} is given, but it comes with the model and the federation here")
     refuse_fixed(settings)
     check_given(model, federation)
-    loss = WSM() if objective is None else OBJECTIVE.of(objective)
+    loss = WSM() if objective is None else OBJECTIVE.from_python(objective)
     if not isinstance(loss, WSM):
         raise InputError(f"objective is {short_repr(objective)}; a diagnosis compares cross-entropy with a WSM")
     tree: Tree = {
         **settings,
         **dict.fromkeys(("data", "partition"), FROM_PYTHON),
         "model": model if is_named(model) else FROM_PYTHON,
-        "objective": describe(loss, OBJECTIVES),
+        "objective": OBJECTIVE.describe(loss),
         "execution": {"engine": engine, "workers": workers, "device": device, **settings.get("execution", {})},
     }
     if local is not None:
@@ -221,8 +221,8 @@ def one_round(recipe: Recipe, objective: Objective, clients: int, start: Start, 
     tree.pop("participation", None)
     sample = {"sample": recipe.forgetting.sample} if recipe.forgetting.sample else {}
     tree |= {
-        "objective": describe(objective, OBJECTIVES),
-        "algorithm": describe(FedAvg(), ALGORITHMS),
+        "objective": OBJECTIVE.describe(objective),
+        "algorithm": ALGORITHM.describe(FedAvg()),
         "rounds": 1,
         "clients_per_round": clients,
         "local": {**tree["local"], "schedule": "constant"},

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fedrecall.algorithms import ALGORITHM, ALGORITHMS, Algorithm, FedAvg
+from fedrecall.algorithms import ALGORITHM, Algorithm, FedAvg
+from fedrecall.components import required
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
 from fedrecall.front.callbacks import Callback, watchers_of
 from fedrecall.front.execute import Plan, execute
 from fedrecall.front.run import Run
-from fedrecall.kinds import VARIADIC, parameters, written
 from fedrecall.measure.user_metrics import UserMetric
 from fedrecall.models.build import dry_batch
-from fedrecall.objectives import OBJECTIVE, OBJECTIVES, WSM, LossFunction, Objective
+from fedrecall.objectives import OBJECTIVE, WSM, Objective
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.layers import from_layers
 from fedrecall.recipe.names import titles
@@ -83,8 +82,8 @@ def federate(
     [1, 2]
     """
     check_given(model, federation)
-    chosen_algorithm = FedAvg() if algorithm is None else ALGORITHM.of(algorithm)
-    chosen_objective = WSM() if objective is None else OBJECTIVE.of(objective)
+    chosen_algorithm = FedAvg() if algorithm is None else ALGORITHM.from_python(algorithm)
+    chosen_objective = WSM() if objective is None else OBJECTIVE.from_python(objective)
     watchers = watchers_of([*([watch] if watch else []), *callbacks])
     for key in ("data", "partition", "model"):
         if key in settings:
@@ -94,8 +93,8 @@ def federate(
         "data": FROM_PYTHON,
         "partition": FROM_PYTHON,
         "model": model if is_named(model) else FROM_PYTHON,
-        "algorithm": algorithm if is_named(algorithm) else describe(chosen_algorithm, ALGORITHMS),
-        "objective": objective if is_named(objective) else describe(chosen_objective, OBJECTIVES),
+        "algorithm": algorithm if is_named(algorithm) else ALGORITHM.describe(chosen_algorithm),
+        "objective": objective if is_named(objective) else OBJECTIVE.describe(chosen_objective),
         "execution": {"engine": engine, "workers": workers, "device": device, **settings.get("execution", {})},
     }
     if local is not None:
@@ -146,13 +145,11 @@ def check_given(model: Any, federation: Any) -> None:
             f"the model is {short_repr(model)}; a torch.nn.Module, a function that returns one, or a name was "
             "expected"
         )
-    if callable(model) and not isinstance(model, nn.Module):
-        needed = [p.name for p in parameters(model) if p.default is p.empty and p.kind not in VARIADIC]
-        if needed:
-            raise InputError(
-                f"the model is {short_repr(model)}, which needs {', '.join(needed)}; an instance, or a function "
-                "without parameters that returns one, was expected"
-            )
+    if callable(model) and not isinstance(model, nn.Module) and (needed := required(model)):
+        raise InputError(
+            f"the model is {short_repr(model)}, which needs {', '.join(needed)}; an instance, or a function "
+            "without parameters that returns one, was expected"
+        )
     if not isinstance(federation, Federation):
         raise InputError(f"the federation is {short_repr(federation)}; a Federation was expected")
 
@@ -174,17 +171,3 @@ def copies_of(model: nn.Module, federation: Federation, seed: int) -> Callable[[
     except RuntimeError as error:
         raise InputError(f"the model cannot be copied: {' '.join(str(error).split())}") from None
     return partial(copy.deepcopy, model)
-
-
-def describe(thing: Any, listing: Mapping[str, Any]) -> Tree:
-    """An algorithm or objective as a recipe names it; one of the user's own as what it is and holds."""
-    if isinstance(thing, LossFunction):
-        return {**FROM_PYTHON, **thing.description()}
-    values = (
-        {field.name: getattr(thing, field.name) for field in fields(thing)} if is_dataclass(thing) else vars(thing)
-    )
-    for name, kind in listing.items():
-        if kind is type(thing):
-            return {"name": name, **values}
-    kind = f"{type(thing).__module__}:{type(thing).__qualname__}"
-    return {**FROM_PYTHON, "class": kind, "options": written(values)}

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.metrics import METRICS
-from fedrecall.registry import import_named
+from fedrecall.user_code import import_named
 
 # function(logits [n, C] float32, labels [n] int64) -> a number
 UserMetric = Callable[[np.ndarray, np.ndarray], float]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from fedrecall.components import Section
 from fedrecall.models.embedding import MeanEmbedding, embedding
 from fedrecall.models.lenet import LeNet, lenet
 from fedrecall.models.mlp import mlp
@@ -18,4 +19,6 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "embedding": embedding,
 }
 
-__all__ = ["MODELS", "LeNet", "MeanEmbedding", "ResNet18", "embedding", "lenet", "mlp", "resnet18"]
+MODEL: Section[nn.Module] = Section("model", MODELS, supplied=frozenset({"sample_shape", "num_classes"}))
+
+__all__ = ["MODEL", "MODELS", "LeNet", "MeanEmbedding", "ResNet18", "embedding", "lenet", "mlp", "resnet18"]

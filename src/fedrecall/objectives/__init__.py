@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrecall.kinds import Kind
+from fedrecall.components import Section
 from fedrecall.labels import Labels
 from fedrecall.objectives.base import Objective
 from fedrecall.objectives.cross_entropy import CrossEntropy
@@ -24,7 +24,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "fedvls": FedVLS,
 }
 
-OBJECTIVE: Kind[Objective] = Kind("objective", Objective, OBJECTIVES, ("logits", "target"), LossFunction)
+OBJECTIVE: Section[Objective] = Section("objective", OBJECTIVES, Objective, adapter=LossFunction)
 
 __all__ = [
     "OBJECTIVE",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from fedrecall.components import PlainFunction
 from fedrecall.errors import InputError
-from fedrecall.kinds import describe_function
 from fedrecall.labels import Labels
 from fedrecall.objectives.base import Objective, in_full
 from fedrecall.user_code import has_their_lines
@@ -19,13 +18,11 @@ from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True, eq=False)
-class LossFunction(Objective):
-    """Calls the function with logits [n, C] and labels [n], and its options."""
+class LossFunction(PlainFunction, Objective):
+    """The loss is called with logits [n, C] and labels [n], and its options."""
 
+    arguments: ClassVar[tuple[str, ...]] = ("logits", "target")
     knows_labels: ClassVar[bool] = False
-
-    function: Callable[..., Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.function, nn.Module) and any(p.requires_grad for p in self.function.parameters()):
@@ -33,14 +30,6 @@ class LossFunction(Objective):
                 f"objective is {self.name}, which has parameters of its own, and nothing trains these; a loss "
                 "without parameters was expected"
             )
-
-    @property
-    def name(self) -> str:
-        return str(self.description()["class"].rpartition(":")[2])
-
-    def description(self) -> dict[str, Any]:
-        """What it is and holds, as far as that can be written down."""
-        return describe_function(self.function, self.options)
 
     def prepare(self, labels: Labels) -> Tensors:
         return {}

@@ -8,7 +8,7 @@ from typing import Any
 from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.recipe.files import Tree, with_bases
 from fedrecall.recipe.presets import PRESETS
-from fedrecall.recipe.recipe import NAMED, Recipe
+from fedrecall.recipe.recipe import SECTIONS, Recipe
 from fedrecall.recipe.settings import name_or_group
 from fedrecall.safe_parsing import yaml_value
 
@@ -40,7 +40,7 @@ def from_layers(layers: Sequence[Tree]) -> Recipe:
 
 
 def merged(layers: Iterable[Tree]) -> Tree:
-    result: Tree = {section: Recipe.model_fields[section].default for section in NAMED}
+    result: Tree = {section: Recipe.model_fields[section].default for section in SECTIONS}
     for layer in layers:
         result = merge(without_the_others(result, layer), layer)
     return result

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from fedrecall.algorithms import ALGORITHMS
-from fedrecall.recipe.recipe import FROM_PYTHON, NAMED
+from fedrecall.components import PYTHON
+from fedrecall.recipe.recipe import SECTIONS
 from fedrecall.titles import Titles, title_of
 
 OF_PYTHON = {"data": "data given in Python", "model": "a model given in Python"}
@@ -15,9 +16,10 @@ OF_PYTHON = {"data": "data given in Python", "model": "a model given in Python"}
 def titles() -> Titles:
     """Of everything that comes with the package."""
     sections = {
-        section: {name: title_of(thing) for name, thing in listing.items()} for section, listing in NAMED.items()
+        key: {name: title_of(thing) for name, thing in section.listing.items()}
+        for key, section in SECTIONS.items()
     }
     for section, title in OF_PYTHON.items():
-        sections[section][FROM_PYTHON["name"]] = title
+        sections[section][PYTHON] = title
     bounds = frozenset(name for name, kind in ALGORITHMS.items() if kind.pooled or kind.personal)
     return Titles(sections, bounds)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedrecall.errors import short_repr
 from fedrecall.recipe.files import Tree
-from fedrecall.recipe.recipe import NAMED
+from fedrecall.recipe.recipe import SECTIONS
 from fedrecall.recipe.settings import name_or_group, one_or_more
 
 METRICS = "evaluation.metrics"
@@ -21,7 +21,7 @@ JOINING = ("auto", "ray")  # the engines with which it is joined
 def own_code(tree: Mapping[str, Any]) -> Tree:
     """The sections that name such code, with the options that it would be called with, and the metrics."""
     found: Tree = {}
-    for section in NAMED:
+    for section in SECTIONS:
         chosen = name_or_group(tree.get(section))
         if isinstance(chosen, Mapping) and is_own(chosen.get("name")):
             found[section] = dict(chosen)

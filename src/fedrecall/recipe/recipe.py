@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedrecall import registry
-from fedrecall.algorithms import ALGORITHM, ALGORITHMS
+from fedrecall.algorithms import ALGORITHM
+from fedrecall.components import PYTHON, Section
 from fedrecall.data.own_partition import PARTITION
-from fedrecall.data.partition import PARTITIONS
-from fedrecall.data.sources import DATASETS
-from fedrecall.errors import InputError, nearest, short_repr
-from fedrecall.kinds import Kind
-from fedrecall.models import MODELS
-from fedrecall.objectives import OBJECTIVE, OBJECTIVES
+from fedrecall.data.sources import DATA
+from fedrecall.errors import nearest
+from fedrecall.models import MODEL
+from fedrecall.objectives import OBJECTIVE
 from fedrecall.options import Positive, Whole
 from fedrecall.participation import Participation, Uniform
 from fedrecall.recipe.files import Tree
@@ -36,22 +34,12 @@ from fedrecall.recipe.settings import (
     exclusive,
     name_or_group,
 )
-from fedrecall.user_code import note_key
 
 # The sections whose `name` chooses something, which then has options of its own.
-NAMED: dict[str, Mapping[str, Callable[..., Any]]] = {
-    "data": DATASETS,
-    "partition": PARTITIONS,
-    "model": MODELS,
-    "objective": OBJECTIVES,
-    "algorithm": ALGORITHMS,
+SECTIONS: dict[str, Section[Any]] = {
+    section.key: section for section in (DATA, PARTITION, MODEL, OBJECTIVE, ALGORITHM)
 }
-# Those of them whose things are of one class.
-KINDS: dict[str, Kind[Any]] = {kind.section: kind for kind in (PARTITION, OBJECTIVE, ALGORITHM)}
-
-
-# Stands for a section that was given as a Python object, which a recipe cannot build again.
-FROM_PYTHON: Tree = {"name": "python"}
+FROM_PYTHON: Tree = {"name": PYTHON}  # a section that was given as a Python object
 
 MOST_TESTED = 100  # rounds, unless more are asked for
 
@@ -122,8 +110,8 @@ class Recipe(Settings):
         self.local.check_rates(self.rounds)
         if self.evaluation.test_last is None and self.tested_rounds == MOST_TESTED:
             object.__setattr__(self, "evaluation", self.evaluation.model_copy(update={"test_last": MOST_TESTED}))
-        for section, listing in NAMED.items():
-            object.__setattr__(self, section, with_defaults(section, getattr(self, section), listing))
+        for key, section in SECTIONS.items():
+            object.__setattr__(self, key, section.complete(getattr(self, key)))
         return self
 
     @classmethod
@@ -132,27 +120,13 @@ class Recipe(Settings):
         for section, field in cls.model_fields.items():
             group = field.annotation
             inner = group.model_fields if isinstance(group, type) and issubclass(group, Settings) else {}
-            if key in inner or key in option_names(section):
+            if key in inner or (section in SECTIONS and key in SECTIONS[section].option_names()):
                 return f"did you mean {f'{section}.{key}'!r}?"
         return nearest(key, cls.model_fields)
 
     def create(self, section: str, **supplied: Any) -> Any:
-        """The partition, model, objective, algorithm or data set that the recipe names."""
-        chosen = getattr(self, section)
-        if chosen["name"] == FROM_PYTHON["name"]:
-            raise InputError(f"{section} was given as a Python object; start this run again from Python")
-        given = {key: value for key, value in chosen.items() if key != "name"}
-        try:
-            if section in KINDS:
-                return KINDS[section].create(chosen["name"], given)
-            target = registry.find(section, chosen["name"], NAMED[section])
-            return registry.instantiate(section, target, given, supplied)
-        except InputError:
-            raise
-        except Exception as error:
-            if ":" in chosen["name"]:
-                note_key(error, section, chosen["name"])
-            raise
+        """Return the partition, model, objective, algorithm or data set that the recipe names."""
+        return SECTIONS[section].create(getattr(self, section), **supplied)
 
     def create_participation(self) -> Participation:
         """Return how the clients of a round are chosen."""
@@ -223,20 +197,3 @@ def identity(tree: Mapping[str, Any]) -> Tree:
         if section.get(later.key) == later.value:
             found[later.section] = {key: value for key, value in section.items() if key != later.key}
     return found
-
-
-def option_names(section: str) -> set[str]:
-    """Every option of everything that can be named in this section."""
-    return {key for target in NAMED.get(section, {}).values() for key in registry.options(target)}
-
-
-def with_defaults(section: str, chosen: Any, listing: Mapping[str, Callable[..., Any]]) -> Tree:
-    name = chosen.get("name")
-    if not isinstance(name, str):
-        raise InputError(f"{section}.name is {short_repr(name)}; a name was expected; {nearest('', listing)}")
-    if name == FROM_PYTHON["name"]:
-        return dict(chosen)
-    given = {key: value for key, value in chosen.items() if key != "name"}
-    kind = KINDS.get(section)
-    target = kind.find(name, given) if kind else registry.find(section, name, listing)
-    return {"name": name, **registry.complete(section, target, given)}

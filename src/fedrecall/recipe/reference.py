@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
-from fedrecall import registry
 from fedrecall.recipe.presets import PRESETS
-from fedrecall.recipe.recipe import NAMED, Recipe
+from fedrecall.recipe.recipe import SECTIONS, Recipe
 from fedrecall.recipe.settings import Settings
 
 COLUMN = 36
@@ -31,7 +30,7 @@ def lines(group: Settings, indent: str = "") -> Iterator[str]:
     for key, field in type(group).model_fields.items():
         meaning = field.description or ""
         default = getattr(group, key)
-        if isinstance(group, Recipe) and key in NAMED:
+        if isinstance(group, Recipe) and key in SECTIONS:
             yield from named(key, meaning)
         elif isinstance(default, Settings):
             yield comment(f"{indent}{key}:", meaning)
@@ -46,10 +45,10 @@ def named(section: str, meaning: str) -> Iterator[str]:
     """A section whose name chooses something: the default one, then the others."""
     default = Recipe.model_fields[section].default["name"]
     yield comment(f"{section}:", f"{meaning}; or module:name of your own")
-    for name, target in NAMED[section].items():
+    for name, target in SECTIONS[section].listing.items():
         mark = "  " if name == default else "  # "
         yield comment(f"{mark}name: {name}", first_line(target))
-        for key, parameter in registry.options(target).items():
+        for key, parameter in SECTIONS[section].options(target).items():
             missing = parameter.default is parameter.empty
             text = f"{mark}  {key}: {'' if missing else value(parameter.default)}".rstrip()
             yield comment(text if name != default else text.replace("    ", "  ", 1), doc(parameter))

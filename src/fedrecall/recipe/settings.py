@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedrecall.errors import InputError, nearest, short_repr
+from fedrecall.errors import InputError, expectation, nearest, short_repr
 from fedrecall.options import LARGEST_REAL, JudgedPrior, Positive, Rate, Whole
 from fedrecall.safe_parsing import is_text
 
@@ -49,7 +49,7 @@ class Settings(BaseModel):
 
 
 def sentence(error: ValidationError, group: type[Settings]) -> str:
-    """Pydantic's first complaint as a sentence with the key, the value and what was expected."""
+    """Return pydantic's first error as a sentence with the key, the value and what was expected."""
     first = error.errors()[0]
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, InputError):  # from a nested group, or a check of ours: a sentence already
@@ -61,8 +61,8 @@ def sentence(error: ValidationError, group: type[Settings]) -> str:
         return f"there is no key {key!r}; {group.nearest_key(place[0])}"
     if first["type"] == "missing":
         return f"the key {key!r} is missing"
-    expected = first["msg"].replace("Input should be", "it should be").replace("Value error, ", "")
-    return f"{key} is {short_repr(first['input'])}; {expected}"
+    same_key = [other for other in error.errors() if other["loc"][:1] == first["loc"][:1]]
+    return f"{key} is {short_repr(first['input'])}; {expectation(*same_key)}"
 
 
 def exclusive(group: Settings, first: str, second: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedrecall.client.tasks import Task, TrainTask
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import ClientError
-from fedrecall.recipe.recipe import FROM_PYTHON, NAMED, Recipe
+from fedrecall.recipe.recipe import FROM_PYTHON, SECTIONS, Recipe
 
 
 def add_advice(error: BaseException, round: int, engine: Engine, run: Path, recipe: Recipe) -> None:
@@ -34,7 +34,7 @@ def add_advice(error: BaseException, round: int, engine: Engine, run: Path, reci
 
 def is_from_python(recipe: Recipe) -> bool:
     """Does it name something that only a Python script can build again?"""
-    return any(getattr(recipe, section)["name"] == FROM_PYTHON["name"] for section in NAMED)
+    return any(getattr(recipe, section)["name"] == FROM_PYTHON["name"] for section in SECTIONS)
 
 
 def how_to_resume(recipe: Recipe, run: Path, engine: Engine) -> str:

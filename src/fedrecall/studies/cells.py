@@ -13,7 +13,7 @@ from typing import Any
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.layers import load, merge, put_value, without_the_others
-from fedrecall.recipe.recipe import NAMED, Recipe
+from fedrecall.recipe.recipe import SECTIONS, Recipe
 from fedrecall.runs import files
 from fedrecall.studies.design import Design
 
@@ -55,7 +55,7 @@ class PlannedRun:
     @property
     def has_own_code(self) -> bool:
         """Does the recipe name code of the user's?"""
-        return any(":" in getattr(self.recipe, section)["name"] for section in NAMED)
+        return any(":" in getattr(self.recipe, section)["name"] for section in SECTIONS)
 
 
 def cells_of(design: Design) -> list[Cell]:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 
 from fedrecall.recipe.names import titles
-from fedrecall.recipe.recipe import NAMED
+from fedrecall.recipe.recipe import SECTIONS
 from fedrecall.report.table_texts import escape
 from fedrecall.report.tables import mean_and_deviation
 from fedrecall.report.units import SIGNED, with_unit
@@ -56,7 +56,7 @@ def paired_texts(paired: Paired | None, otherwise: str) -> list[str]:
 def setting_text(key: str, value: float | str) -> str:
     """`FedAvg` for an algorithm's name; a number as it was typed, not rounded as a result is."""
     if isinstance(value, str):
-        named = titles().of(key, {"name": value}) if key in NAMED else value
+        named = titles().of(key, {"name": value}) if key in SECTIONS else value
         return named or in_words(value)  # cross-entropy has no title: it is what an algorithm has by itself
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedrecall.components import Section
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.cifar import cifar10, cifar100
 from fedrecall.data.sources.fashion_mini import fashion_mini
@@ -28,7 +29,10 @@ DATASETS: dict[str, Callable[..., DataSet]] = {
     "parquet": parquet,
 }
 
+DATA: Section[DataSet] = Section("data", DATASETS, supplied=frozenset({"folder"}))
+
 __all__ = [
+    "DATA",
     "DATASETS",
     "DataSet",
     "cifar10",

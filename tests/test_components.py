@@ -1,19 +1,19 @@
-"""What is given for an objective, an algorithm or a model: names, classes and functions are understood, and all
-else is refused in one sentence."""
+"""Components: from names, classes, functions and objects; all else is refused in one sentence."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import re
-import sys
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Literal
 
 import cloudpickle
 import numpy as np
 import pytest
 import torch
 import yaml
+from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
@@ -31,7 +31,10 @@ from fedrecall import (
     diagnose,
     federate,
 )
+from fedrecall.algorithms import ALGORITHM
+from fedrecall.components import Section
 from fedrecall.objectives import OBJECTIVE
+from fedrecall.optimisers import SGD
 
 random = np.random.default_rng(0)
 x = random.normal(size=(120, 4)).astype(np.float32)
@@ -41,6 +44,64 @@ y = (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
 def named(value: object) -> str:
     """A test's name, the same in every process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))[:60]
+
+
+# --- a section, which need not be a key at the top ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Sgd:
+    lr: Annotated[float, Field(gt=0)]
+    betas: tuple[float, ...] = (0.9, 0.99)
+    mode: Literal["plain", "fast"] | None = None
+    rows: np.ndarray | None = None
+    momentum: float = 0.0
+
+
+OPTIMISER = Section("local.optimiser", {"sgd": Sgd}, Sgd, supplied=frozenset({"momentum"}))
+
+
+def test_a_tree_is_completed_and_created_with_what_the_program_supplies() -> None:
+    whole = {"name": "sgd", "lr": 2.0, "betas": (0.9, 0.99), "mode": None, "rows": None}
+    assert OPTIMISER.complete({"lr": "2", "name": "sgd"}) == whole
+    assert list(OPTIMISER.complete({"lr": "2", "name": "sgd"})) == list(whole)
+    assert OPTIMISER.complete(whole) == whole
+    assert OPTIMISER.create(whole, momentum=0.5, unasked=1) == Sgd(2.0, momentum=0.5)
+    assert OPTIMISER.describe(Sgd(2.0, momentum=0.5)) == whole
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ("sdg", "local.optimiser is 'sdg', which is not known; did you mean 'sgd'?"),
+        ({"lr": 2}, "local.optimiser.name is None; a name was expected; there are: sgd"),
+        (3, "local.optimiser.name is 3; a name was expected; there are: sgd"),
+        ("sgd", "the key 'local.optimiser.lr' is missing"),
+        ({"name": "sgd", "lrr": 1}, "there is no key 'local.optimiser.lrr'; did you mean 'lr'?"),
+        (
+            {"name": "sgd", "lr": 1, "momentum": 1},
+            "there is no key 'local.optimiser.momentum'; did you mean 'mode'?",
+        ),
+        ({"name": "sgd", "lr": "much"}, "local.optimiser.lr is 'much'; expected a number"),
+        ({"name": "sgd", "lr": 0}, "local.optimiser.lr is 0; expected more than 0.0"),
+        ({"name": "sgd", "lr": 1, "betas": 3}, "local.optimiser.betas is 3; expected a list"),
+        (
+            {"name": "sgd", "lr": 1, "betas": [1, "x"]},
+            "local.optimiser.betas is [1, 'x']; expected a number instead of 'x'",
+        ),
+        ({"name": "sgd", "lr": 1, "mode": 3}, "local.optimiser.mode is 3; expected 'plain' or 'fast'"),
+        ({"name": "sgd", "lr": 1, "rows": 3}, "its type, numpy.ndarray | None, is none that a recipe has"),
+        ({"name": "fedrecall:WSM"}, "'fedrecall:WSM', which is an objective; a Sgd or its name was expected"),
+    ],
+    ids=named,
+)
+def test_what_is_wrong_with_a_tree_is_one_sentence(tree, said) -> None:
+    for asked in (OPTIMISER.complete, OPTIMISER.create):
+        with pytest.raises(InputError, match=re.escape(said) + "$"):
+            asked(tree)
+
+
+# --- given in Python ---
 
 
 @pytest.fixture
@@ -76,39 +137,40 @@ class Loss:
 
 
 @pytest.mark.parametrize(
-    ("given", "same"),
+    ("section", "given", "same"),
     [
-        ("wsm", WSM()),
-        ({"name": "wsm", "smoothing": 0.1}, WSM(smoothing=0.1)),
-        (WSM, WSM()),
-        ("fedrecall:CrossEntropy", CrossEntropy()),
-        (nn.CrossEntropyLoss(), CrossEntropy()),
-        (nn.CrossEntropyLoss, CrossEntropy()),
-        (lambda logits, target: F.cross_entropy(logits, target), CrossEntropy()),
-        (cross_entropy, CrossEntropy()),
-        (partial(cross_entropy, smoothing=0.0), CrossEntropy()),
-        (Loss(), CrossEntropy()),
-        ("torch.nn:CrossEntropyLoss", CrossEntropy()),
-        ("torch.nn.functional:cross_entropy", CrossEntropy()),
+        (OBJECTIVE, "wsm", WSM()),
+        (OBJECTIVE, {"name": "wsm", "smoothing": 0.1}, WSM(smoothing=0.1)),
+        (OBJECTIVE, WSM, WSM()),
+        (OBJECTIVE, WSM(tau=0.5), WSM(tau=0.5)),
+        (OBJECTIVE, "fedrecall:CrossEntropy", CrossEntropy()),
+        (ALGORITHM, "scaffold", Scaffold()),
+        (ALGORITHM, {"name": "scaffold", "server_lr": 0.5}, Scaffold(server_lr=0.5)),
+        (ALGORITHM, FedProx, FedProx()),
+        (ALGORITHM, "fedrecall:FedProx", FedProx()),
     ],
     ids=named,
 )
-def test_an_objective_may_be_a_name_a_class_or_any_loss(go, given, same) -> None:
-    assert weights(go(objective=given)) == weights(go(objective=same))
+def test_a_component_may_be_an_instance_a_name_or_a_class(section, given, same) -> None:
+    assert section.from_python(given) == same
 
 
-@pytest.mark.parametrize(
-    ("given", "same"),
-    [
-        ("scaffold", Scaffold()),
-        ({"name": "scaffold", "server_lr": 0.5}, Scaffold(server_lr=0.5)),
-        (FedProx, FedProx()),
-        ("fedrecall:FedProx", FedProx()),
-    ],
-    ids=named,
-)
-def test_an_algorithm_may_be_a_name_or_a_class(go, given, same) -> None:
-    assert weights(go(algorithm=given)) == weights(go(algorithm=same))
+LOSSES = [
+    nn.CrossEntropyLoss(),
+    nn.CrossEntropyLoss,
+    lambda logits, target: F.cross_entropy(logits, target),
+    lambda *both: F.cross_entropy(*both),
+    cross_entropy,
+    partial(cross_entropy, smoothing=0.0),
+    Loss(),
+    "torch.nn:CrossEntropyLoss",
+    "torch.nn.functional:cross_entropy",
+]
+
+
+@pytest.mark.parametrize("given", LOSSES, ids=named)
+def test_an_objective_may_be_any_loss(go, given) -> None:
+    assert weights(go(objective=given)) == weights(go(objective=CrossEntropy()))
 
 
 def test_a_name_is_in_the_recipe_as_it_would_be_from_a_file(go) -> None:
@@ -148,7 +210,7 @@ def test_a_plain_loss_works_on_every_engine(go, engine) -> None:
 
 
 def test_a_wrapped_lambda_travels() -> None:
-    sent = cloudpickle.dumps(OBJECTIVE.of(lambda logits, target: 3 * F.cross_entropy(logits, target)))
+    sent = cloudpickle.dumps(OBJECTIVE.from_python(lambda logits, target: 3 * F.cross_entropy(logits, target)))
     logits, target = torch.tensor([[1.0, 2.0], [0.5, 0.0]]), torch.tensor([0, 1])
     arrived = cloudpickle.loads(sent)
     assert arrived(logits, target, {}) == 3 * F.cross_entropy(logits, target)
@@ -164,36 +226,21 @@ def no_gradient(logits, target):
 
 
 REFUSED = [
-    ({"objective": "wms"}, "objective is 'wms', which is not known; did you mean 'wsm'?"),
-    ({"objective": {"tau": 2}}, "objective.name is None; a name was expected"),
-    ({"objective": {"name": "wsm", "ta": 2}}, "there is no key 'objective.ta'; did you mean 'tau'?"),
     ({"objective": 3}, "objective is 3; an Objective, its name or a function of (logits, target) was expected"),
     ({"objective": int}, "objective is the class int; an Objective"),
     ({"objective": lambda logits: logits}, "a function of (logits, target) was expected"),
     ({"objective": FedAvg}, "objective is the class FedAvg, which is an algorithm; an Objective"),
     ({"objective": FedAvg()}, "objective is FedAvg(), which is an algorithm; an Objective"),
+    ({"objective": SGD}, "objective is the class SGD, which is an optimiser; an Objective"),
     ({"objective": Needy}, "objective is the class Needy, which needs gamma; an instance of it was expected"),
-    (
-        {"objective": nn.CrossEntropyLoss(reduction="none")},
-        "which returned a tensor of shape (2,);",
-    ),
-    (
-        {"objective": nn.BCEWithLogitsLoss()},
-        "BCEWithLogitsLoss, which fails on logits of shape (2, 3)",
-    ),
+    ({"objective": nn.CrossEntropyLoss(reduction="none")}, "which returned a tensor of shape (2,);"),
+    ({"objective": nn.BCEWithLogitsLoss()}, "BCEWithLogitsLoss, which fails on logits of shape (2, 3)"),
     ({"objective": nn.Bilinear(2, 2, 1)}, "which has parameters of its own, and nothing trains these"),
     ({"objective": no_gradient}, "no_gradient, which returned a number without a gradient;"),
-    ({"objective": "torch:dist"}, "nobody knows the parameters of 'dist'"),
-    (
-        {"algorithm": WSM},
-        "algorithm is the class WSM, which is an objective; an Algorithm",
-    ),
+    ({"objective": "torch:dist"}, "the parameters of 'dist' are not known; a function in Python was expected"),
+    ({"algorithm": WSM}, "algorithm is the class WSM, which is an objective; an Algorithm"),
     ({"algorithm": WSM()}, "which is an objective; an Algorithm or its name was expected"),
-    ({"algorithm": "fedrecall:WSM"}, "algorithm is 'fedrecall:WSM', which is an objective; an Algorithm"),
-    (
-        {"algorithm": nn.CrossEntropyLoss()},
-        "algorithm is CrossEntropyLoss(); an Algorithm or its name",
-    ),
+    ({"algorithm": nn.CrossEntropyLoss()}, "algorithm is CrossEntropyLoss(); an Algorithm or its name"),
     ({"algorithm": "torch.nn:Linear"}, "algorithm is 'torch.nn:Linear'; an Algorithm or its name was expected"),
     ({"model": 3}, "the model is 3; a torch.nn.Module, a function that returns one, or a name was expected"),
     ({"model": "lenett"}, "model is 'lenett', which is not known; did you mean 'lenet'?"),
@@ -221,97 +268,3 @@ def test_a_diagnosis_takes_a_name_and_refuses_what_is_no_wsm(tmp_path: Path) -> 
     assert recipe(found.wsm)["objective"]["tau"] == 0.5
     with pytest.raises(InputError, match="objective is 'cross_entropy'; a diagnosis compares"):
         diagnose(nn.Linear(4, 3), federation, objective="cross_entropy", out=tmp_path / "b")
-
-
-# --- in a recipe ---
-
-MINE = """
-from torch import nn
-from torch.nn import functional as F
-from fedrecall import Objective
-
-def smooth(logits, target, smoothing: float = 0.0):
-    return F.cross_entropy(logits, target, label_smoothing=smoothing)
-
-class Focal(Objective):
-    def __call__(self, logits, target, client, teacher=None):
-        return F.cross_entropy(logits, target)
-
-def makes_focal(gamma: float = 1.0):
-    return Focal()
-
-class Loss:
-    def __call__(self, logits, target, factor: float = 1.0):
-        return factor * F.cross_entropy(logits, target)
-
-instance, of_torch, focal = Loss(), nn.CrossEntropyLoss(), Focal()
-
-def many(logits, target):
-    return F.cross_entropy(logits, target, reduction="none")
-"""
-
-SMALL = [
-    "rounds=1", "model=mlp", "model.hidden=[8]", "local.steps=2", "evaluation.test_last=1", "forgetting.every=0",
-    "partition.clients=10", "clients_per_round=3", "--no-report", "--engine", "serial", "--json",
-]  # fmt: skip
-
-
-@pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    name = f"kinds_{abs(hash(tmp_path))}"
-    (tmp_path / f"{name}.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return name
-
-
-def test_a_function_of_the_users_own_is_an_objective_in_a_recipe(fedrecall, mine) -> None:
-    losses = {}
-    for out, words in {
-        "usual": ["objective=cross_entropy"],
-        "mine": [f"objective={mine}:smooth"],
-        "smooth": [f"objective={mine}:smooth", "objective.smoothing=0.5"],
-        "made": [f"objective={mine}:makes_focal", "objective.gamma=2"],
-        "instance": [f"objective={mine}:instance", "objective.factor=1"],
-        "of_torch": [f"objective={mine}:of_torch"],
-        "focal": [f"objective={mine}:focal"],
-    }.items():
-        done = fedrecall("run", "demo", *SMALL, "local.step=exact", *words, "--out", out)
-        assert done.code == 0, done.err
-        losses[out] = json.loads(Path(out, "metrics.jsonl").read_text())["train_loss"]
-    assert losses.pop("smooth") > losses["usual"]
-    assert len(set(losses.values())) == 1
-    assert yaml.safe_load(Path("smooth/recipe.yaml").read_text())["objective"] == {
-        "name": f"{mine}:smooth",
-        "smoothing": 0.5,
-    }
-    done = fedrecall("run", "smooth/recipe.yaml", "--json", "--out", "again")
-    assert done.code == 0, done.err
-    assert Path("again/metrics.jsonl").read_bytes() == Path("smooth/metrics.jsonl").read_bytes()
-
-
-def test_a_loss_of_torch_runs_again_from_its_own_recipe(fedrecall, mine) -> None:
-    assert fedrecall("run", "demo", *SMALL, "objective=torch.nn:CrossEntropyLoss", "--out", "a").code == 0
-    done = fedrecall("run", "a/recipe.yaml", "--json", "--out", "b")
-    assert done.code == 0, done.err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["algorithm={mine}:Focal"], "algorithm is '{mine}:Focal', which is an objective; an Algorithm"),
-        (["algorithm={mine}:makes_focal"], "which is an objective; an Algorithm or its name was expected"),
-        (["objective=fedrecall:FedAvg"], "objective is 'fedrecall:FedAvg', which is an algorithm; an Objective"),
-        (["objective={mine}:smooth", "objective.smoothin=1"], "'objective.smoothin'; did you mean 'smoothing'?"),
-        (["objective={mine}:smooth", "objective.smoothing=x"], "objective.smoothing is 'x';"),
-        (["objective={mine}:many"], "objective is many, which returned a tensor of shape (2,);"),
-        (["partition=fedrecall:WSM"], "partition is 'fedrecall:WSM', which is an objective; a Partition"),
-    ],
-)
-def test_a_thing_of_the_wrong_kind_in_a_recipe_is_one_sentence(fedrecall, mine, words, said) -> None:
-    kept = [word for word in SMALL if not (word.startswith("partition") and "partition" in words[0])]
-    done = fedrecall("run", "demo", *kept, *(word.format(mine=mine) for word in words), "--out", "run")
-    assert done.code == 2
-    assert said.format(mine=mine) in done.err
-    assert len(done.err.splitlines()) == 1
-    assert not Path("run").exists()
