@@ -26,12 +26,9 @@ from fedrecall import Federation, Iid, Run, federate
 from fedrecall.errors import InputError
 from fedrecall.front.execute import load_federation, recipe_experiment
 from fedrecall.front.run_recipe import load_run_recipe
-from fedrecall.recipe.files import read
-from fedrecall.recipe.own_code import own_code
 from fedrecall.recipe.recipe import NAMED, Recipe, option_names
 from fedrecall.recipe.settings import Settings
-from fedrecall.runs.mark import why_not_own
-from fedrecall.runs.user_key import user_key
+from fedrecall.runs.ledger import ledger_path, record, unknown_reason
 
 X = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
 ARRAYS = {"x_train": X, "y_train": np.arange(24) % 3, "x_test": X[:6], "y_test": np.arange(6) % 3}
@@ -45,6 +42,7 @@ RECIPE: dict[str, Any] = {
     "evaluation": {"test_last": 0},
     "execution": {"engine": "serial"},
 }
+PLAIN = {**RECIPE, "model": {"name": "mlp", "hidden": [3]}}
 MODULE = """
 from pathlib import Path
 import torch
@@ -65,12 +63,14 @@ COMMANDS = {
     "diagnose": ("diagnose", "{}", "--engine", "serial", "--quiet", "--out", "diagnosis"),
 }
 ASKS = "fedrecall: error: the run '{}' would import {}, and is not known as made by you in this place: {}; look at"
-OTHER = "its mark, made_by.json, is of another user, machine or folder, or of other code"
+NOT_LISTED = "your ledger does not list this folder with this code"
+NOT_OURS = "is not trusted: expected a regular file that, like its folder, only you can write"
+LEDGER = Path("state/runs.jsonl")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """`work`, with the modules and the finished run `kept`, by a user with a key of its own; a copy in `kept`."""
+    """`work`, with the modules, the finished run `kept` and its user's ledger; a copy of all that in `kept`."""
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDRECALL_STATE", str(folder / "work/state"))
@@ -105,42 +105,126 @@ def words(command: str, run: str) -> tuple[str, ...]:
     return tuple(word.format(run) for word in COMMANDS[command])
 
 
+def check_asks(fedrecall: Any, command: str, run: str, reason: str, names: str = "'own_net:net'") -> None:
+    """The sentence, and neither is anything imported nor anything of the run or of the ledger's folder changed."""
+    before = listing(Path(run)), listing(Path("state"))
+    done = fedrecall(*words(command, run))
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    asks = done.err.startswith(ASKS.format(run, names, reason).removesuffix("; look at")) and done.err.endswith(
+        "; look at that code, and say --trust if you trust it\n"
+    )
+    # Before that, a diagnosis compares the recipe with the checkpoint's.
+    assert asks or (command == "diagnose" and "is not the recipe of the run" in done.err)
+    assert not Path("own_net.imported").exists()
+    assert not Path("canary.imported").exists()
+    assert (listing(Path(run)), listing(Path("state"))) == before
+
+
+def check_own(fedrecall: Any, command: str, run: str) -> None:
+    done = fedrecall(*words(command, run))
+    assert (done.code, done.err) == (0, "")
+    assert Path("own_net.imported").exists()
+
+
 def edit(run: str, **sections: Any) -> None:
     path = Path(run, "recipe.yaml")
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **sections}))
 
 
-def check_asks(fedrecall: Any, command: str, run: str, reason: str, names: str = "'own_net:net'") -> None:
-    """The sentence, and neither is anything imported nor anything of the run changed."""
-    before = listing(Path(run))
-    done = fedrecall(*words(command, run))
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert done.err.startswith(ASKS.format(run, names, reason))
-    assert done.err.endswith("and say --trust if you trust it\n")
-    assert not Path("own_net.imported").exists()
-    assert not Path("canary.imported").exists()
-    assert listing(Path(run)) == before
+# Where a run is, whose it is, and what of it was changed. Each returns the folder that is taken up.
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_run_of_ones_own_is_taken_up_without_a_word(fedrecall: Any, command: str) -> None:
-    done = fedrecall(*words(command, "kept"))
-    assert (done.code, done.err) == (0, "")
-    assert Path("own_net.imported").exists()
-
-
-def test_it_may_be_resumed_again_and_by_another_way_to_its_folder(fedrecall: Any) -> None:
+def linked(_: Any) -> str:
     Path("link").symlink_to("kept")
-    for rounds, run in enumerate(("kept", "link", "./kept/../kept", str(Path("kept").resolve())), start=2):
-        done = fedrecall("resume", run, f"rounds={rounds}", "--quiet", "--no-report")
-        assert (done.code, done.err) == (0, "")
-    assert len(Path("kept/metrics.jsonl").read_text().splitlines()) == 5
+    return "link"
+
+
+def copied(_: Any) -> str:
+    shutil.copytree("kept", "copy")
+    return "copy"
+
+
+def moved(_: Any) -> str:
+    return str(Path("kept").rename("moved"))
+
+
+def moved_back(_: Any) -> str:
+    return str(Path("kept").rename("moved").rename("kept"))
+
+
+def somebody_elses(patch: pytest.MonkeyPatch) -> str:
+    patch.setenv("FEDRECALL_STATE", str(Path("theirs").resolve()))
+    return "kept"
+
+
+def with_an_old_mark(_: Any) -> str:
+    """Earlier versions left a mark in the folder."""
+    Path("kept/made_by.json").write_text('{"mark": "00"}')
+    LEDGER.unlink()
+    return "kept"
+
+
+def edited(**sections: Any) -> Callable[[Any], str]:
+    def change(_: Any) -> str:
+        edit("kept", **sections)
+        return "kept"
+
+    return change
+
+
+def edited_to_a_huge_number(_: Any) -> str:
+    edit("kept", model={"name": "canary:net", "hidden": "HUGE"})
+    path = Path("kept/recipe.yaml")
+    path.write_text(path.read_text().replace("HUGE", "0x1" + "0" * 4000))  # more digits than Python writes down
+    return "kept"
+
+
+MANY = {"metrics": [f"canary:f{n}" for n in range(50)]}
+TWO = {"metrics": ["canary:a", "canary:b"]}
+RUNS: dict[str, tuple[Callable[[Any], str], str | None, str]] = {  # why it asks, and for which names
+    "made here": (lambda _: "kept", None, ""),
+    "by another name": (lambda _: "./kept/../kept", None, ""),
+    "by its full name": (lambda _: str(Path("kept").resolve()), None, ""),
+    "by a link": (linked, None, ""),
+    "moved and moved back": (moved_back, None, ""),
+    "copied": (copied, NOT_LISTED, "'own_net:net'"),
+    "moved": (moved, NOT_LISTED, "'own_net:net'"),
+    "somebody else's": (somebody_elses, NOT_LISTED, "'own_net:net'"),
+    "of an earlier version": (with_an_old_mark, NOT_LISTED, "'own_net:net'"),
+    "edited: the name": (edited(model={"name": "canary:net"}), NOT_LISTED, "'canary:net'"),
+    "edited: a name of Python's": (edited(model={"name": "os:system"}), NOT_LISTED, "'os:system'"),
+    "edited: a section": (edited(algorithm={"name": "canary:Mine"}), NOT_LISTED, "'own_net:net', 'canary:Mine'"),
+    "edited: the options": (edited(model={**RECIPE["model"], "hidden": 4}), NOT_LISTED, "'own_net:net'"),
+    "edited: a metric": (edited(evaluation={"metrics": "canary:a"}), NOT_LISTED, "'own_net:net', 'canary:a'"),
+    "edited: metrics": (edited(evaluation=TWO), NOT_LISTED, "'own_net:net', 'canary:a', 'canary:b'"),
+    "edited: many metrics": (
+        edited(evaluation=MANY),
+        NOT_LISTED,
+        "'own_net:net', " + ", ".join(f"'canary:f{n}'" for n in range(7)) + " and 43 more",
+    ),
+    "edited: a number": (edited_to_a_huge_number, "Exceeds the limit", "'canary:net'"),
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_copy_asks_and_imports_nothing(fedrecall: Any, command: str) -> None:
-    shutil.copytree("kept", "copy")
-    check_asks(fedrecall, command, "copy", OTHER)
+@pytest.mark.parametrize("what", RUNS)
+def test_what_is_taken_up_without_a_word_and_what_asks(
+    fedrecall: Any, monkeypatch: pytest.MonkeyPatch, what: str, command: str
+) -> None:
+    prepare, reason, names = RUNS[what]
+    run = prepare(monkeypatch)
+    if reason is None:
+        check_own(fedrecall, command, run)
+    else:
+        check_asks(fedrecall, command, run, reason, names)
+        assert not Path("theirs").exists()  # to ask makes nothing
+
+
+def test_a_run_may_be_resumed_again_and_again(fedrecall: Any) -> None:
+    for rounds in (2, 3, 4):
+        assert fedrecall("resume", "kept", f"rounds={rounds}", "--quiet", "--no-report").code == 0
+    assert len(Path("kept/metrics.jsonl").read_text().splitlines()) == 4
+    assert len(LEDGER.read_text().split()) == 2  # the folder and the digest, once
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -153,7 +237,7 @@ def test_trust_takes_a_copy_up_and_only_resume_makes_it_ones_own(fedrecall: Any,
     if command == "resume":
         assert fedrecall("resume", "copy", "rounds=3", "--quiet", "--no-report").code == 0
     else:
-        check_asks(fedrecall, "resume", "copy", OTHER)
+        check_asks(fedrecall, "resume", "copy", NOT_LISTED)
 
 
 def test_force_is_not_trust(fedrecall: Any) -> None:
@@ -162,75 +246,17 @@ def test_force_is_not_trust(fedrecall: Any) -> None:
     assert not Path("own_net.imported").exists()
 
 
-def test_a_run_that_was_moved_asks_until_it_is_back(fedrecall: Any) -> None:
-    Path("kept").rename("moved")
-    check_asks(fedrecall, "resume", "moved", OTHER)
-    Path("moved").rename("kept")
-    assert fedrecall(*words("resume", "kept")).code == 0
-
-
-HUGE = "0x1" + "0" * 4000  # more digits than Python writes down
-EDITS: dict[str, tuple[dict[str, Any], str]] = {
-    "another name": ({"model": {"name": "canary:net"}}, "'canary:net'"),
-    "a name of Python's own": ({"model": {"name": "os:system"}}, "'os:system'"),
-    "another section": ({"algorithm": {"name": "canary:Mine"}}, "'own_net:net', 'canary:Mine'"),
-    "other options": ({"model": {"name": "own_net:net", "hidden": 4}}, "'own_net:net'"),
-    "a metric": ({"evaluation": {"metrics": "canary:score"}}, "'own_net:net', 'canary:score'"),
-    "two metrics": (
-        {"evaluation": {"metrics": ["canary:a", "canary:b"]}},
-        "'own_net:net', 'canary:a', 'canary:b'",
-    ),
-    "many metrics": (
-        {"evaluation": {"metrics": [f"canary:f{n}" for n in range(50)]}},
-        "'own_net:net', " + ", ".join(f"'canary:f{n}'" for n in range(7)) + " and 43 more",
-    ),
-    "a number that JSON has not": ({"model": {"name": "canary:net", "hidden": HUGE}}, "'canary:net'"),
-}
-
-
-@pytest.mark.parametrize("what", EDITS)
-def test_a_recipe_that_was_edited_to_name_other_code_asks(fedrecall: Any, what: str) -> None:
-    sections, names = EDITS[what]
-    edit("kept", **sections)
-    path, reason = Path("kept/recipe.yaml"), OTHER
-    if HUGE in path.read_text():
-        path.write_text(path.read_text().replace(f"'{HUGE}'", HUGE))
-        reason = "Exceeds the limit"
-    for command in COMMANDS:
-        done = fedrecall(*words(command, "kept"))
-        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-        asks = done.err.startswith(ASKS.format("kept", names, reason).removesuffix("; look at"))
-        # Before that, a diagnosis compares the recipe with the checkpoint's.
-        assert asks or (command == "diagnose" and "is not the recipe of the run" in done.err)
-    assert not Path("own_net.imported").exists()
-    assert not Path("canary.imported").exists()
-
-
 def test_what_leads_to_no_code_may_be_edited(fedrecall: Any) -> None:
     edit("kept", seed=1)
     done = fedrecall(*words("resume", "kept"))
     assert "the recipe is not the run's: seed was 0 and is 1" in done.err
 
 
-def test_another_user_and_another_machine_ask(fedrecall: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("machine-id").write_text("other\n")
-    with monkeypatch.context() as there:
-        there.setattr("fedrecall.runs.mark.MACHINE_IDS", ("no-such-file", "machine-id"))
-        check_asks(fedrecall, "resume", "kept", OTHER)
-    with monkeypatch.context() as somebody:
-        somebody.setenv("FEDRECALL_STATE", str(Path("theirs").resolve()))
-        check_asks(fedrecall, "resume", "kept", "this user has marked no run on this machine yet")
-        assert not Path("theirs").exists()  # to ask makes nothing
-        user_key(make=True)
-        check_asks(fedrecall, "resume", "kept", OTHER)
-
-
-def test_a_run_without_a_mark_asks_only_if_it_names_code(fedrecall: Any) -> None:
-    Path("kept/made_by.json").unlink()
-    check_asks(fedrecall, "resume", "kept", "it has no mark, made_by.json")
-    Path("plain.yaml").write_text(yaml.safe_dump({**RECIPE, "model": {"name": "mlp", "hidden": [3]}}))
+def test_a_run_that_names_no_code_is_taken_up_anywhere(fedrecall: Any) -> None:
+    before = LEDGER.read_bytes()
+    Path("plain.yaml").write_text(yaml.safe_dump(PLAIN))
     assert fedrecall("run", "plain.yaml", "--out", "plain", "--quiet", "--no-report").code == 0
-    assert not Path("plain/made_by.json").exists()
+    assert LEDGER.read_bytes() == before
     Path("plain").rename("elsewhere")
     for command in COMMANDS:
         done = fedrecall(*words(command, "elsewhere"))
@@ -263,139 +289,128 @@ def test_a_script_that_resumes_names_its_code_itself() -> None:
     for rounds in (1, 2):
         run = federate("own_net:net", federation, rounds=rounds, local={"steps": 1}, out="mine", resume=True)
         assert len(run.metrics) == rounds
-        Path("mine/made_by.json").unlink()
+        LEDGER.unlink()
 
 
-# The key
+# The ledger
 
 
-def as_text(path: Path) -> None:
-    path.write_text("damaged")
-    path.chmod(0o600)
+def remade(make: Callable[[], object]) -> Callable[[Any], object]:
+    """Something else in the ledger's place."""
+
+    def change(_: Any) -> object:
+        LEDGER.unlink()
+        return make()
+
+    return change
 
 
-def for_all(path: Path) -> None:
-    path.write_bytes(bytes(32))
-    path.chmod(0o644)
+def a_link() -> None:
+    Path("elsewhere").write_bytes(Path("../kept", LEDGER).read_bytes())
+    LEDGER.symlink_to(Path("elsewhere").resolve())
 
 
-def linked(path: Path) -> None:
-    path.with_name("elsewhere").write_bytes(bytes(32))
-    path.symlink_to("elsewhere")
+def chowned(path: str) -> Callable[[Any], None]:
+    def change(_: Any) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file to somebody else")
+        os.chown(path, 12345, -1)
+
+    return change
 
 
-KEYS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "damaged": (as_text, "the key '{}' is damaged; delete it, and the next run makes another"),
-    "open to all": (for_all, "others can read the key '{}'; delete it, and the next run makes another"),
-    "a link": (linked, "the key '{}' cannot be read or made: it is a link"),
-    "a link to itself": (lambda path: path.symlink_to("key"), "the key '{}' cannot be read or made: it is a link"),
-    "a link to nothing": (lambda path: path.symlink_to("no"), "the key '{}' cannot be read or made: it is a link"),
-    "a pipe": (os.mkfifo, "the key '{}' is no regular file"),
-    "a folder": (Path.mkdir, "the key '{}' is no regular file"),
+def no_home(patch: pytest.MonkeyPatch) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    for name in ("FEDRECALL_STATE", "XDG_STATE_HOME", "HOME"):
+        patch.delenv(name, raising=False)
+    patch.setattr("pwd.getpwuid", unknown)  # as in a container with a user that it does not know
+
+
+def placed(path: str) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setenv("FEDRECALL_STATE", path.format(Path.cwd()))
+
+
+LEDGERS: dict[str, tuple[Callable[[Any], object], str | None]] = {
+    "others can read it": (lambda _: LEDGER.chmod(0o644), None),
+    "damaged lines before": (lambda _: LEDGER.write_bytes(b'\n["/a", \xff\n[[[\n\n{}' + LEDGER.read_bytes()), None),
+    "a damaged line": (lambda _: os.truncate(LEDGER, LEDGER.stat().st_size - 1), NOT_LISTED),
+    "damaged": (lambda _: LEDGER.write_bytes(b"\xff\x00" * 99), NOT_LISTED),
+    "empty": (lambda _: LEDGER.write_bytes(b""), NOT_LISTED),
+    "gone": (lambda _: shutil.rmtree("state"), NOT_LISTED),
+    "the group can write": (lambda _: LEDGER.chmod(0o620), NOT_OURS),
+    "all can write": (lambda _: LEDGER.chmod(0o602), NOT_OURS),
+    "others can write to its folder": (lambda _: Path("state").chmod(0o777), NOT_OURS),
+    "another user's": (chowned("state/runs.jsonl"), NOT_OURS),
+    "in another user's folder": (chowned("state"), NOT_OURS),
+    "a link": (remade(a_link), NOT_OURS),
+    "a link to itself": (remade(lambda: LEDGER.symlink_to("runs.jsonl")), NOT_OURS),
+    "a link to nothing": (remade(lambda: LEDGER.symlink_to("no")), NOT_OURS),
+    "a pipe": (remade(lambda: os.mkfifo(LEDGER)), NOT_OURS),
+    "a folder": (remade(LEDGER.mkdir), NOT_OURS),
+    "below a file": (placed("{}/recipe.yaml/below"), "cannot be read: Not a directory"),
+    "a relative place": (placed("relative"), "expected an absolute path in FEDRECALL_STATE, got 'relative'"),
+    "no home folder": (no_home, "you have no home folder for the ledger; name a folder in FEDRECALL_STATE"),
 }
 
 
-@pytest.mark.parametrize("what", KEYS)
-def test_with_a_key_that_is_none_runs_go_on_and_resume_says_why_it_asks(fedrecall: Any, what: str) -> None:
-    put, reason = KEYS[what]
-    key = Path("state/key").resolve()
-    key.unlink()
-    put(key)
-    check_asks(fedrecall, "resume", "kept", reason.format(key))
-    if what not in ("a pipe", "a link to nothing"):  # the others are read and made alike
-        return
-    done = fedrecall("run", "recipe.yaml", "--out", "new", "--quiet", "--no-report")
-    assert (done.code, done.err) == (0, "")
-    assert not Path("new/made_by.json").exists()
-    assert fedrecall(*words("resume", "new"), "--trust").code == 0
-
-
-@pytest.mark.parametrize("place", ["relative", "{}/recipe.yaml/below"])
-def test_without_a_place_for_the_key_runs_go_on_and_resume_asks(
-    fedrecall: Any, home: Path, monkeypatch: pytest.MonkeyPatch, place: str
+@pytest.mark.skipif(os.name != "posix", reason="the modes and links of POSIX")
+@pytest.mark.parametrize("what", LEDGERS)
+def test_with_any_ledger_runs_work_and_resume_says_why_it_asks(
+    fedrecall: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setenv("FEDRECALL_STATE", place.format(home / "work"))
+    harm, reason = LEDGERS[what]
+    harm(monkeypatch)
+    if reason is None:
+        check_own(fedrecall, "replay", "kept")
+    else:
+        done = fedrecall(*words("resume", "kept"))
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert f"{reason}; look at that code, and say --trust if you trust it" in done.err
+        assert not Path("own_net.imported").exists()
     done = fedrecall("run", "recipe.yaml", "--out", "new", "--quiet", "--no-report")
     assert (done.code, done.err) == (0, "")
-    assert not Path("relative").exists()
     forget()
-    check_asks(fedrecall, "resume", "new", "it has no mark, made_by.json")
-    assert fedrecall(*words("resume", "kept")).err.count("\n") == 1
+    if reason in (None, NOT_LISTED):  # the new line counts, whatever is before it
+        check_own(fedrecall, "replay", "new")
+    else:
+        assert reason in fedrecall(*words("replay", "new")).err
+        assert fedrecall(*words("resume", "new"), "--trust").code == 0
+    assert not Path("relative").exists()
 
 
-def test_the_key_lies_where_the_system_keeps_what_is_the_users(
+def test_the_ledger_is_where_the_system_keeps_what_is_the_users(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("FEDRECALL_STATE")
-    monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
     for given, place in {"": ".local/state", "relative": ".local/state", f"{tmp_path}/xdg": "xdg"}.items():
         monkeypatch.setenv("XDG_STATE_HOME", given)
-        user_key(make=True)
-        assert (tmp_path / place / "fedrecall/key").is_file()
-        assert stat.S_IMODE((tmp_path / place / "fedrecall").stat().st_mode) == 0o700
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setattr(Path, "home", no_home)
-    with pytest.raises(InputError, match="this user has no home folder"):
-        user_key(make=True)
+        assert ledger_path() == tmp_path / place / "fedrecall/runs.jsonl"
 
 
-def no_home() -> Path:
-    raise RuntimeError("Could not determine home directory.")  # as `Path.home` has it
+def test_runs_that_begin_at_once_are_all_in_the_ledger_which_is_for_this_user_alone() -> None:
+    shutil.rmtree("state")
+    together, code = Barrier(8), {"model": {"name": "own_net:net"}}
+    runs = [Path(f"run-{number}-\n\u00e9") for number in range(8)]
 
-
-def test_of_many_who_make_the_key_at_once_all_have_the_same() -> None:
-    Path("state/key").unlink()
-    together = Barrier(8)
-
-    def make() -> bytes:
+    def begin(run: Path) -> None:
         together.wait()
-        return user_key(make=True)
+        record(run, code)
 
-    with ThreadPoolExecutor(8) as pool:
-        keys = {future.result() for future in [pool.submit(make) for _ in range(8)]}
-    assert keys == {Path("state/key").read_bytes()}
-    assert len(keys.pop()) == 32
-    assert stat.S_IMODE(Path("state/key").stat().st_mode) == 0o600
-    assert os.listdir("state") == ["key"]
-
-
-# The mark
-
-
-MARKS: dict[str, Callable[[Path], Any]] = {
-    "nothing": Path.touch,
-    "no JSON": lambda path: path.write_text("{"),
-    "a list": lambda path: path.write_text("[]"),
-    "no words": lambda path: path.write_text('{"mark": null}'),
-    "odd words": lambda path: path.write_text('{"mark": "\u00e9"}'),
-    "a folder": Path.mkdir,
-    "a pipe": os.mkfifo,
-    "a link to itself": lambda path: path.symlink_to(path.name),
-    "a link to nothing": lambda path: path.symlink_to("nothing"),
-}
+    before = os.umask(0)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(begin, runs))
+    finally:
+        os.umask(before)
+    assert [unknown_reason(run, code) for run in runs] == [None] * 8
+    assert unknown_reason(Path("run-8"), code) == NOT_LISTED
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (LEDGER.parent, LEDGER)] == [0o700, 0o600]
 
 
-@pytest.mark.parametrize("what", MARKS)
-def test_a_mark_that_is_none_asks_and_harms_nothing(fedrecall: Any, what: str) -> None:
-    path, code = Path("kept/made_by.json"), own_code(read("kept/recipe.yaml"))
-    assert why_not_own(Path("kept"), code) is None
-    path.unlink()
-    MARKS[what](path)
-    done = fedrecall(*words("replay", "kept"))
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "say --trust if you trust it" in done.err
-    assert not Path("own_net.imported").exists()
-    done = fedrecall(*words("resume", "kept"), "--trust")
-    assert (done.code, done.err) == (0, "")
-    assert path.is_dir() if what == "a folder" else why_not_own(Path("kept"), code) is None
-
-
-def test_a_mark_does_not_show_what_it_is_made_of() -> None:
-    """It travels with the folder: neither the key nor the place is in it."""
-    text = Path("kept/made_by.json").read_text()
-    assert list(json.loads(text)) == ["mark"]
-    assert len(bytes.fromhex(json.loads(text)["mark"])) == 32
+# The keys
 
 
 def keys_of(group: type[Settings], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -410,10 +425,9 @@ def test_whatever_key_of_a_recipe_names_code_asks_first() -> None:
     """Every key there is, those of later versions too: who adds one that imports must add it to `own_code`."""
     every = [*keys_of(Recipe), *((section, key) for section in NAMED for key in option_names(section))]
     assert ("evaluation", "metrics") in every
-    plain = {**RECIPE, "model": {"name": "mlp", "hidden": [3]}}
     for path in every:
         for value in ("canary:net", ["canary:net"], {"name": "canary:net"}):
-            tree = json.loads(json.dumps(plain))
+            tree = json.loads(json.dumps(PLAIN))
             inner = tree
             for part in path[:-1]:
                 inner[part] = {"name": inner[part]} if isinstance(inner.get(part), str) else inner.get(part, {})
@@ -424,7 +438,7 @@ def test_whatever_key_of_a_recipe_names_code_asks_first() -> None:
                 loaded = load_run_recipe(Path("kept"), trust=False)
                 recipe_experiment(loaded, load_federation(loaded))
             assert not Path("canary.imported").exists(), (path, value)
-    Path("kept/recipe.yaml").write_text(yaml.safe_dump({**plain, "evaluation": {"metrics": ["canary:score"]}}))
+    Path("kept/recipe.yaml").write_text(yaml.safe_dump({**PLAIN, "evaluation": {"metrics": ["canary:score"]}}))
     loaded = load_run_recipe(Path("kept"), trust=True)
     recipe_experiment(loaded, load_federation(loaded))
     assert Path("canary.imported").exists()  # so that the test could fail

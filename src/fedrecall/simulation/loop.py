@@ -12,16 +12,14 @@ from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted
 from fedrecall.measure.metrics import pooled_metrics
 from fedrecall.measure.watcher import Watcher
 from fedrecall.recipe.own_code import own_code
-from fedrecall.runs import checkpoint, files
+from fedrecall.runs import checkpoint, files, ledger
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateTable
 from fedrecall.runs.environment import environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import read_lines
-from fedrecall.runs.mark import leave_mark
 from fedrecall.runs.reader import RunRecord, has_partition
 from fedrecall.runs.records import changed_since
-from fedrecall.safe_parsing import yaml_value
 from fedrecall.simulation.early_stopping import Best
 from fedrecall.simulation.failure_advice import add_advice, how_to_resume
 from fedrecall.simulation.journal import Journal
@@ -191,10 +189,9 @@ class Loop:
         self.folder.write_json(files.ENVIRONMENT, {**environment(self.experiment.device), **nodes})
 
     def _write_recipe(self) -> None:
-        """And mark it as this user's: whatever code it names has been imported at the user's word."""
-        text = self.recipe.yaml()
-        self.folder.write_text(files.RECIPE, text)
-        leave_mark(self.folder.path, own_code(yaml_value(text)))
+        """Write it, and record the run as this user's: the code that it names was imported at the user's word."""
+        self.folder.write_text(files.RECIPE, self.recipe.yaml())
+        ledger.record(self.folder.path, own_code(self.recipe.tree()))
 
     def _describe_partition(self) -> dict[str, Any]:
         """Write who has what; the card."""
