@@ -64,7 +64,7 @@ COMMANDS = {
 }
 ASKS = "fedrecall: error: the run '{}' would import {}, and is not known as made by you in this place: {}; look at"
 NOT_LISTED = "your ledger does not list this folder with this code"
-NOT_OURS = "is not trusted: expected a regular file that, like its folder, only you can write"
+NOT_OURS = "is not trusted: expected a regular file that, as its folder, only you can write"
 LEDGER = Path("state/runs.jsonl")
 
 
@@ -334,7 +334,7 @@ def placed(path: str) -> Callable[[pytest.MonkeyPatch], None]:
 
 LEDGERS: dict[str, tuple[Callable[[Any], object], str | None]] = {
     "others can read it": (lambda _: LEDGER.chmod(0o644), None),
-    "damaged lines before": (lambda _: LEDGER.write_bytes(b'\n["/a", \xff\n[[[\n\n{}' + LEDGER.read_bytes()), None),
+    "damaged lines before": (lambda _: LEDGER.write_bytes(b'\n["/a", \xff\n[[[\n{}' + LEDGER.read_bytes()), None),
     "a damaged line": (lambda _: os.truncate(LEDGER, LEDGER.stat().st_size - 1), NOT_LISTED),
     "damaged": (lambda _: LEDGER.write_bytes(b"\xff\x00" * 99), NOT_LISTED),
     "empty": (lambda _: LEDGER.write_bytes(b""), NOT_LISTED),

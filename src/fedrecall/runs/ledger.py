@@ -61,7 +61,7 @@ def entries_of(path: Path) -> list[bytes]:
     except OSError as error:
         raise InputError(f"the ledger {str(path)!r} cannot be read: {reason_of(error)}") from None
     raise InputError(
-        f"the ledger {str(path)!r} is not trusted: expected a regular file that, like its folder, only you can write"
+        f"the ledger {str(path)!r} is not trusted: expected a regular file that, as its folder, only you can write"
     )
 
 
