@@ -266,8 +266,9 @@ def test_a_run_that_names_no_code_is_taken_up_anywhere(fedrecall: Any) -> None:
 def test_what_is_typed_is_ones_own_word(fedrecall: Any) -> None:
     """A model that is typed replaces the one that the folder names, whose module stays where it is."""
     shutil.copytree("kept", "copy")
-    asked = fedrecall(*words("diagnose", "copy"), "model.hidden=3")  # over what the folder names
-    assert asked.err.startswith("fedrecall: error: the run 'copy' would import 'own_net:net', and")
+    for typed in ("model.hidden=3", "model=own_net:net"):  # the name, or the options, are still the folder's
+        asked = fedrecall(*words("diagnose", "copy"), typed)
+        assert asked.err.startswith("fedrecall: error: the run 'copy' would import 'own_net:net', and")
     done = fedrecall(*words("diagnose", "copy"), "model=canary:net")
     assert (done.code, done.err) == (0, "")
     assert Path("canary.imported").exists()
