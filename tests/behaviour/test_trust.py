@@ -60,9 +60,8 @@ MODULES = ("own_net", "canary")
 COMMANDS = {
     "resume": ("resume", "{}", "rounds=2", "--quiet", "--no-report"),
     "replay": ("replay", "{}", "--round", "1", "--client", "1", "--quiet"),
-    "diagnose": ("diagnose", "{}", "--engine", "serial", "--quiet", "--out", "diagnosis"),
+    "diagnose": ("diagnose", "{}", "--engine", "serial", "--quiet", "--out", "{}-diagnosis"),
 }
-ASKS = "fedrecall: error: the run '{}' would import {}, and is not known as made by you in this place: {}; look at"
 NOT_LISTED = "your ledger does not list this folder with this code"
 NOT_OURS = "is not trusted: expected a regular file that, as its folder, only you can write"
 LEDGER = Path("state/runs.jsonl")
@@ -101,141 +100,128 @@ def forget() -> None:
         Path(f"{module}.imported").unlink(missing_ok=True)
 
 
-def words(command: str, run: str) -> tuple[str, ...]:
+def words(command: str, run: object) -> tuple[str, ...]:
     return tuple(word.format(run) for word in COMMANDS[command])
 
 
-def check_asks(fedrecall: Any, command: str, run: str, reason: str, names: str = "'own_net:net'") -> None:
-    """The sentence, and neither is anything imported nor anything of the run or of the ledger's folder changed."""
-    before = listing(Path(run)), listing(Path("state"))
+def check_asks(fedrecall: Any, command: str, run: object, reason: str, names: str = "'own_net:net'") -> None:
+    """The sentence, and neither is anything imported nor anything of the run or beside it changed."""
+    before = listing(Path()), listing(Path(run))
     done = fedrecall(*words(command, run))
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    asks = done.err.startswith(ASKS.format(run, names, reason).removesuffix("; look at")) and done.err.endswith(
-        "; look at that code, and say --trust if you trust it\n"
-    )
-    # Before that, a diagnosis compares the recipe with the checkpoint's.
-    assert asks or (command == "diagnose" and "is not the recipe of the run" in done.err)
-    assert not Path("own_net.imported").exists()
-    assert not Path("canary.imported").exists()
-    assert (listing(Path(run)), listing(Path("state"))) == before
+    named = f"fedrecall: error: the run '{run}' would import {names}, "
+    assert done.err.startswith(f"{named}and is not known as made by you in this place: ")
+    assert reason in done.err
+    assert done.err.endswith("; look at that code, and say --trust if you trust it\n")
+    assert (listing(Path()), listing(Path(run))) == before  # where the modules would leave their files
 
 
-def check_own(fedrecall: Any, command: str, run: str) -> None:
-    done = fedrecall(*words(command, run))
-    assert (done.code, done.err) == (0, "")
-    assert Path("own_net.imported").exists()
-
-
-def edit(run: str, **sections: Any) -> None:
-    path = Path(run, "recipe.yaml")
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **sections}))
-
-
-# Where a run is, whose it is, and what of it was changed. Each returns the folder that is taken up.
-
-
-def linked(_: Any) -> str:
-    Path("link").symlink_to("kept")
-    return "link"
-
-
-def copied(_: Any) -> str:
-    shutil.copytree("kept", "copy")
-    return "copy"
-
-
-def moved(_: Any) -> str:
-    return str(Path("kept").rename("moved"))
-
-
-def moved_back(_: Any) -> str:
-    return str(Path("kept").rename("moved").rename("kept"))
-
-
-def somebody_elses(patch: pytest.MonkeyPatch) -> str:
-    patch.setenv("FEDRECALL_STATE", str(Path("theirs").resolve()))
-    return "kept"
-
-
-def with_an_old_mark(_: Any) -> str:
-    """Earlier versions left a mark in the folder."""
-    Path("kept/made_by.json").write_text('{"mark": "00"}')
-    LEDGER.unlink()
-    return "kept"
-
-
-def edited(**sections: Any) -> Callable[[Any], str]:
-    def change(_: Any) -> str:
-        edit("kept", **sections)
-        return "kept"
-
-    return change
-
-
-def edited_to_a_huge_number(_: Any) -> str:
-    edit("kept", model={"name": "canary:net", "hidden": "HUGE"})
-    path = Path("kept/recipe.yaml")
-    path.write_text(path.read_text().replace("HUGE", "0x1" + "0" * 4000))  # more digits than Python writes down
-    return "kept"
-
-
-MANY = {"metrics": [f"canary:f{n}" for n in range(50)]}
-TWO = {"metrics": ["canary:a", "canary:b"]}
-RUNS: dict[str, tuple[Callable[[Any], str], str | None, str]] = {  # why it asks, and for which names
-    "made here": (lambda _: "kept", None, ""),
-    "by another name": (lambda _: "./kept/../kept", None, ""),
-    "by its full name": (lambda _: str(Path("kept").resolve()), None, ""),
-    "by a link": (linked, None, ""),
-    "moved and moved back": (moved_back, None, ""),
-    "copied": (copied, NOT_LISTED, "'own_net:net'"),
-    "moved": (moved, NOT_LISTED, "'own_net:net'"),
-    "somebody else's": (somebody_elses, NOT_LISTED, "'own_net:net'"),
-    "of an earlier version": (with_an_old_mark, NOT_LISTED, "'own_net:net'"),
-    "edited: the name": (edited(model={"name": "canary:net"}), NOT_LISTED, "'canary:net'"),
-    "edited: a name of Python's": (edited(model={"name": "os:system"}), NOT_LISTED, "'os:system'"),
-    "edited: a section": (edited(algorithm={"name": "canary:Mine"}), NOT_LISTED, "'own_net:net', 'canary:Mine'"),
-    "edited: the options": (edited(model={**RECIPE["model"], "hidden": 4}), NOT_LISTED, "'own_net:net'"),
-    "edited: a metric": (edited(evaluation={"metrics": "canary:a"}), NOT_LISTED, "'own_net:net', 'canary:a'"),
-    "edited: metrics": (edited(evaluation=TWO), NOT_LISTED, "'own_net:net', 'canary:a', 'canary:b'"),
-    "edited: many metrics": (
-        edited(evaluation=MANY),
-        NOT_LISTED,
-        "'own_net:net', " + ", ".join(f"'canary:f{n}'" for n in range(7)) + " and 43 more",
-    ),
-    "edited: a number": (edited_to_a_huge_number, "Exceeds the limit", "'canary:net'"),
-}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("what", RUNS)
-def test_what_is_taken_up_without_a_word_and_what_asks(
-    fedrecall: Any, monkeypatch: pytest.MonkeyPatch, what: str, command: str
-) -> None:
-    prepare, reason, names = RUNS[what]
-    run = prepare(monkeypatch)
-    if reason is None:
-        check_own(fedrecall, command, run)
-    else:
-        check_asks(fedrecall, command, run, reason, names)
-        assert not Path("theirs").exists()  # to ask makes nothing
-
-
-def test_a_run_may_be_resumed_again_and_again(fedrecall: Any) -> None:
-    for rounds in (2, 3, 4):
-        assert fedrecall("resume", "kept", f"rounds={rounds}", "--quiet", "--no-report").code == 0
-    assert len(Path("kept/metrics.jsonl").read_text().splitlines()) == 4
-    assert len(LEDGER.read_text().split()) == 2  # the folder and the digest, once
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_trust_takes_a_copy_up_and_only_resume_makes_it_ones_own(fedrecall: Any, command: str) -> None:
-    shutil.copytree("kept", "copy")
-    done = fedrecall(*words(command, "copy"), "--trust")
+def check_own(fedrecall: Any, command: str, run: object, *more: str) -> None:
+    done = fedrecall(*words(command, run), *more)
     assert (done.code, done.err) == (0, "")
     assert Path("own_net.imported").exists()
     forget()
+
+
+def edit(**sections: Any) -> None:
+    path = Path("kept/recipe.yaml")
+    text = yaml.safe_dump({**yaml.safe_load(path.read_text()), **sections})
+    path.write_text(text.replace("HUGE", "0x1" + "0" * 4000))  # more digits than Python writes down
+
+
+def replace_ledger(make: Callable[[], object]) -> None:
+    LEDGER.rename("elsewhere")
+    make()
+
+
+def give_away(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to somebody else")
+    os.chown(path, 12345, -1)
+
+
+def lose_home(patch: pytest.MonkeyPatch) -> None:
+    for name in ("FEDRECALL_STATE", "XDG_STATE_HOME", "HOME"):
+        patch.delenv(name, raising=False)
+    patch.setattr("pwd.getpwuid", {}.__getitem__)  # as in a container with a user that it does not know
+
+
+OLD_MARK = '{"mark": "00"}'  # that versions without a ledger left in a run
+MANY = [f"canary:f{number}" for number in range(50)]
+SHOWN = "'own_net:net', " + ", ".join(f"'{name}'" for name in MANY[:7]) + " and 43 more"
+# What is done to the run `kept` (or the folder that is taken up in its place), why it asks, and for which names.
+CASES: dict[str, tuple[Any, ...]] = {
+    "made here": (lambda _: None, None),
+    "by another name": (lambda _: "./kept/../kept", None),
+    "by its full name": (lambda _: Path("kept").resolve(), None),
+    "by a link": (lambda _: Path("link").symlink_to("kept") or "link", None),
+    "moved and moved back": (lambda _: Path("kept").rename("moved").rename("kept"), None),
+    "moved": (lambda _: Path("kept").rename("moved"), NOT_LISTED),
+    "copied": (lambda _: shutil.copytree("kept", "copy"), NOT_LISTED),
+    "another user": (lambda patch: patch.setenv("FEDRECALL_STATE", str(Path("theirs").resolve())), NOT_LISTED),
+    "an old mark": (lambda _: LEDGER.unlink() or Path("kept/made_by.json").write_text(OLD_MARK), NOT_LISTED),
+    "another name": (lambda _: edit(model={"name": "canary:net"}), NOT_LISTED, "'canary:net'"),
+    "a name of Python's own": (lambda _: edit(model={"name": "os:system"}), NOT_LISTED, "'os:system'"),
+    "a name in short": (lambda _: edit(model="canary:net"), NOT_LISTED, "'canary:net'"),
+    "a section": (lambda _: edit(algorithm="canary:Mine"), NOT_LISTED, "'own_net:net', 'canary:Mine'"),
+    "other options": (lambda _: edit(model={**RECIPE["model"], "hidden": 4}), NOT_LISTED),
+    "a huge number": (lambda _: edit(model={"name": "canary:net", "hidden": "HUGE"}), "Exceeds", "'canary:net'"),
+    "a metric": (lambda _: edit(evaluation={"metrics": "canary:a"}), NOT_LISTED, "'own_net:net', 'canary:a'"),
+    "many metrics": (lambda _: edit(evaluation={"metrics": MANY}), NOT_LISTED, SHOWN),
+    "others can read the ledger": (lambda _: LEDGER.chmod(0o644), None),
+    "damaged lines": (lambda _: LEDGER.write_bytes(b'\n["/a", \xff\n[[[\n{}' + LEDGER.read_bytes()), None),
+    "a line cut short": (lambda _: os.truncate(LEDGER, LEDGER.stat().st_size - 1), NOT_LISTED),
+    "a damaged ledger": (lambda _: LEDGER.write_bytes(b"\xff\x00" * 99), NOT_LISTED),
+    "an empty ledger": (lambda _: os.truncate(LEDGER, 0), NOT_LISTED),
+    "no ledger": (lambda _: shutil.rmtree("state"), NOT_LISTED),
+    "the group can write": (lambda _: LEDGER.chmod(0o620), NOT_OURS),
+    "all can write": (lambda _: LEDGER.chmod(0o602), NOT_OURS),
+    "others can write to its folder": (lambda _: LEDGER.parent.chmod(0o777), NOT_OURS),
+    "another user's ledger": (lambda _: give_away(LEDGER), NOT_OURS),
+    "another user's folder": (lambda _: give_away(LEDGER.parent), NOT_OURS),
+    "a link": (lambda _: replace_ledger(lambda: LEDGER.symlink_to("../elsewhere")), NOT_OURS),
+    "a link to itself": (lambda _: replace_ledger(lambda: LEDGER.symlink_to(LEDGER.name)), NOT_OURS),
+    "a pipe": (lambda _: replace_ledger(lambda: os.mkfifo(LEDGER)), NOT_OURS),
+    "a folder": (lambda _: replace_ledger(LEDGER.mkdir), NOT_OURS),
+    "below a file": (lambda patch: patch.setenv("FEDRECALL_STATE", f"{Path.cwd()}/my.npz/a"), "Not a directory"),
+    "a relative place": (lambda patch: patch.setenv("FEDRECALL_STATE", "here"), "expected an absolute path"),
+    "no home folder": (lose_home, "you have no home folder for the ledger; name a folder in FEDRECALL_STATE"),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes, owners and links of POSIX")
+@pytest.mark.parametrize("what", CASES)
+def test_a_run_of_ones_own_is_taken_up_without_a_word_and_any_other_asks(
+    fedrecall: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    prepare, reason, *names = CASES[what]
+    place = prepare(monkeypatch)
+    run = place if isinstance(place, str | Path) else "kept"
+    if reason is None:
+        check_own(fedrecall, "resume", run)
+    else:
+        check_asks(fedrecall, "resume", run, reason, *names)
+    # A run that begins now works, whatever the ledger is, and is known where it is the user's.
+    if not names:
+        done = fedrecall("run", "recipe.yaml", "--out", "new", "--quiet", "--no-report")
+        assert (done.code, done.err) == (0, "")
+        forget()
+        if reason in (None, NOT_LISTED):
+            check_own(fedrecall, "resume", "new")
+        else:
+            check_asks(fedrecall, "resume", "new", reason)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_asks_and_trust_is_remembered_by_resume_alone(fedrecall: Any, command: str) -> None:
+    shutil.copytree("kept", "copy")
+    check_own(fedrecall, command, "kept")
+    check_asks(fedrecall, command, "copy", NOT_LISTED)
+    check_own(fedrecall, command, "copy", "--trust")
     if command == "resume":
         assert fedrecall("resume", "copy", "rounds=3", "--quiet", "--no-report").code == 0
+        assert fedrecall("resume", "copy", "rounds=4", "--quiet", "--no-report").code == 0
+        assert len(LEDGER.read_text().split("\n")) == 3  # a first one that is empty, and a line for each run
     else:
         check_asks(fedrecall, "resume", "copy", NOT_LISTED)
 
@@ -247,7 +233,7 @@ def test_force_is_not_trust(fedrecall: Any) -> None:
 
 
 def test_what_leads_to_no_code_may_be_edited(fedrecall: Any) -> None:
-    edit("kept", seed=1)
+    edit(seed=1)
     done = fedrecall(*words("resume", "kept"))
     assert "the recipe is not the run's: seed was 0 and is 1" in done.err
 
@@ -293,94 +279,6 @@ def test_a_script_that_resumes_names_its_code_itself() -> None:
         LEDGER.unlink()
 
 
-# The ledger
-
-
-def remade(make: Callable[[], object]) -> Callable[[Any], object]:
-    """Something else in the ledger's place."""
-
-    def change(_: Any) -> object:
-        LEDGER.unlink()
-        return make()
-
-    return change
-
-
-def a_link() -> None:
-    Path("elsewhere").write_bytes(Path("../kept", LEDGER).read_bytes())
-    LEDGER.symlink_to(Path("elsewhere").resolve())
-
-
-def chowned(path: str) -> Callable[[Any], None]:
-    def change(_: Any) -> None:
-        if os.geteuid() != 0:
-            pytest.skip("only root can give a file to somebody else")
-        os.chown(path, 12345, -1)
-
-    return change
-
-
-def no_home(patch: pytest.MonkeyPatch) -> None:
-    def unknown(_: int) -> None:
-        raise KeyError
-
-    for name in ("FEDRECALL_STATE", "XDG_STATE_HOME", "HOME"):
-        patch.delenv(name, raising=False)
-    patch.setattr("pwd.getpwuid", unknown)  # as in a container with a user that it does not know
-
-
-def placed(path: str) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setenv("FEDRECALL_STATE", path.format(Path.cwd()))
-
-
-LEDGERS: dict[str, tuple[Callable[[Any], object], str | None]] = {
-    "others can read it": (lambda _: LEDGER.chmod(0o644), None),
-    "damaged lines before": (lambda _: LEDGER.write_bytes(b'\n["/a", \xff\n[[[\n{}' + LEDGER.read_bytes()), None),
-    "a damaged line": (lambda _: os.truncate(LEDGER, LEDGER.stat().st_size - 1), NOT_LISTED),
-    "damaged": (lambda _: LEDGER.write_bytes(b"\xff\x00" * 99), NOT_LISTED),
-    "empty": (lambda _: LEDGER.write_bytes(b""), NOT_LISTED),
-    "gone": (lambda _: shutil.rmtree("state"), NOT_LISTED),
-    "the group can write": (lambda _: LEDGER.chmod(0o620), NOT_OURS),
-    "all can write": (lambda _: LEDGER.chmod(0o602), NOT_OURS),
-    "others can write to its folder": (lambda _: Path("state").chmod(0o777), NOT_OURS),
-    "another user's": (chowned("state/runs.jsonl"), NOT_OURS),
-    "in another user's folder": (chowned("state"), NOT_OURS),
-    "a link": (remade(a_link), NOT_OURS),
-    "a link to itself": (remade(lambda: LEDGER.symlink_to("runs.jsonl")), NOT_OURS),
-    "a link to nothing": (remade(lambda: LEDGER.symlink_to("no")), NOT_OURS),
-    "a pipe": (remade(lambda: os.mkfifo(LEDGER)), NOT_OURS),
-    "a folder": (remade(LEDGER.mkdir), NOT_OURS),
-    "below a file": (placed("{}/recipe.yaml/below"), "cannot be read: Not a directory"),
-    "a relative place": (placed("relative"), "expected an absolute path in FEDRECALL_STATE, got 'relative'"),
-    "no home folder": (no_home, "you have no home folder for the ledger; name a folder in FEDRECALL_STATE"),
-}
-
-
-@pytest.mark.skipif(os.name != "posix", reason="the modes and links of POSIX")
-@pytest.mark.parametrize("what", LEDGERS)
-def test_with_any_ledger_runs_work_and_resume_says_why_it_asks(
-    fedrecall: Any, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    harm, reason = LEDGERS[what]
-    harm(monkeypatch)
-    if reason is None:
-        check_own(fedrecall, "replay", "kept")
-    else:
-        done = fedrecall(*words("resume", "kept"))
-        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-        assert f"{reason}; look at that code, and say --trust if you trust it" in done.err
-        assert not Path("own_net.imported").exists()
-    done = fedrecall("run", "recipe.yaml", "--out", "new", "--quiet", "--no-report")
-    assert (done.code, done.err) == (0, "")
-    forget()
-    if reason in (None, NOT_LISTED):  # the new line counts, whatever is before it
-        check_own(fedrecall, "replay", "new")
-    else:
-        assert reason in fedrecall(*words("replay", "new")).err
-        assert fedrecall(*words("resume", "new"), "--trust").code == 0
-    assert not Path("relative").exists()
-
-
 def test_the_ledger_is_where_the_system_keeps_what_is_the_users(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -409,9 +307,6 @@ def test_runs_that_begin_at_once_are_all_in_the_ledger_which_is_for_this_user_al
     assert [unknown_reason(run, code) for run in runs] == [None] * 8
     assert unknown_reason(Path("run-8"), code) == NOT_LISTED
     assert [stat.S_IMODE(path.stat().st_mode) for path in (LEDGER.parent, LEDGER)] == [0o700, 0o600]
-
-
-# The keys
 
 
 def keys_of(group: type[Settings], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
