@@ -25,8 +25,8 @@ def a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 
 @pytest.fixture(scope="session", autouse=True)
-def a_key_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Runs are marked with a key of this test session, not with the user's."""
+def a_ledger_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs are recorded in a ledger of this test session, not in the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDRECALL_STATE", str(tmp_path_factory.mktemp("state")))
         yield

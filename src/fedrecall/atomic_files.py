@@ -55,6 +55,11 @@ def usual_mode(path: Path) -> int:
         probe.unlink(missing_ok=True)
 
 
+def is_only_ours(found: os.stat_result, others: int = 0o077) -> bool:
+    """Whether this user owns a file, and nobody else has any of the permissions `others`."""
+    return os.name != "posix" or (found.st_uid == os.geteuid() and not found.st_mode & others)
+
+
 def write_text(path: Path, text: str) -> None:
     with replace_file(path) as beside:
         beside.write_text(text, encoding="utf-8")

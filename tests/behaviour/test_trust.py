@@ -26,12 +26,9 @@ from fedrecall import Federation, Iid, Run, federate
 from fedrecall.errors import InputError
 from fedrecall.front.execute import load_federation
 from fedrecall.front.run_recipe import load_run_recipe
-from fedrecall.recipe.files import read
-from fedrecall.recipe.own_code import own_code
 from fedrecall.recipe.recipe import SECTIONS, Recipe
 from fedrecall.recipe.settings import Settings
-from fedrecall.runs.mark import why_not_own
-from fedrecall.runs.user_key import user_key
+from fedrecall.runs.ledger import ledger_path, record, unknown_reason
 from fedrecall.simulation.experiment import build
 
 X = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
@@ -46,6 +43,7 @@ RECIPE: dict[str, Any] = {
     "evaluation": {"test_last": 0},
     "execution": {"engine": "serial"},
 }
+PLAIN = {**RECIPE, "model": {"name": "mlp", "hidden": [3]}}
 MODULE = """
 from pathlib import Path
 import torch
@@ -63,15 +61,16 @@ MODULES = ("own_net", "canary")
 COMMANDS = {
     "resume": ("resume", "{}", "rounds=2", "--quiet", "--no-report"),
     "replay": ("replay", "{}", "--round", "1", "--client", "1", "--quiet"),
-    "diagnose": ("diagnose", "{}", "--engine", "serial", "--quiet", "--out", "diagnosis"),
+    "diagnose": ("diagnose", "{}", "--engine", "serial", "--quiet", "--out", "{}-diagnosis"),
 }
-ASKS = "fedrecall: error: the run '{}' would import {}, and is not known as made by you in this place: {}; look at"
-OTHER = "its mark, made_by.json, is of another user, machine or folder, or of other code"
+NOT_LISTED = "your ledger does not list this folder with this code"
+NOT_OURS = "is not trusted: expected a regular file that, as its folder, only you can write"
+LEDGER = Path("state/runs.jsonl")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """`work`, with the modules and the finished run `kept`, by a user with a key of its own; a copy in `kept`."""
+    """`work`, with the modules, the finished run `kept` and its user's ledger; a copy of all that in `kept`."""
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDRECALL_STATE", str(folder / "work/state"))
@@ -102,59 +101,130 @@ def forget() -> None:
         Path(f"{module}.imported").unlink(missing_ok=True)
 
 
-def words(command: str, run: str) -> tuple[str, ...]:
+def words(command: str, run: object) -> tuple[str, ...]:
     return tuple(word.format(run) for word in COMMANDS[command])
 
 
-def edit(run: str, **sections: Any) -> None:
-    path = Path(run, "recipe.yaml")
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **sections}))
-
-
-def check_asks(fedrecall: Any, command: str, run: str, reason: str, names: str = "'own_net:net'") -> None:
-    """The sentence, and neither is anything imported nor anything of the run changed."""
-    before = listing(Path(run))
+def check_asks(fedrecall: Any, command: str, run: object, reason: str, names: str = "'own_net:net'") -> None:
+    """The sentence, and neither is anything imported nor anything of the run or beside it changed."""
+    before = listing(Path()), listing(Path(run))
     done = fedrecall(*words(command, run))
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert done.err.startswith(ASKS.format(run, names, reason))
-    assert done.err.endswith("and say --trust if you trust it\n")
-    assert not Path("own_net.imported").exists()
-    assert not Path("canary.imported").exists()
-    assert listing(Path(run)) == before
+    named = f"fedrecall: error: the run '{run}' would import {names}, "
+    assert done.err.startswith(f"{named}and is not known as made by you in this place: ")
+    assert reason in done.err
+    assert done.err.endswith("; look at that code, and say --trust if you trust it\n")
+    assert (listing(Path()), listing(Path(run))) == before  # where the modules would leave their files
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_run_of_ones_own_is_taken_up_without_a_word(fedrecall: Any, command: str) -> None:
-    done = fedrecall(*words(command, "kept"))
-    assert (done.code, done.err) == (0, "")
-    assert Path("own_net.imported").exists()
-
-
-def test_it_may_be_resumed_again_and_by_another_way_to_its_folder(fedrecall: Any) -> None:
-    Path("link").symlink_to("kept")
-    for rounds, run in enumerate(("kept", "link", "./kept/../kept", str(Path("kept").resolve())), start=2):
-        done = fedrecall("resume", run, f"rounds={rounds}", "--quiet", "--no-report")
-        assert (done.code, done.err) == (0, "")
-    assert len(Path("kept/metrics.jsonl").read_text().splitlines()) == 5
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_copy_asks_and_imports_nothing(fedrecall: Any, command: str) -> None:
-    shutil.copytree("kept", "copy")
-    check_asks(fedrecall, command, "copy", OTHER)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_trust_takes_a_copy_up_and_only_resume_makes_it_ones_own(fedrecall: Any, command: str) -> None:
-    shutil.copytree("kept", "copy")
-    done = fedrecall(*words(command, "copy"), "--trust")
+def check_own(fedrecall: Any, command: str, run: object, *more: str) -> None:
+    done = fedrecall(*words(command, run), *more)
     assert (done.code, done.err) == (0, "")
     assert Path("own_net.imported").exists()
     forget()
+
+
+def edit(**sections: Any) -> None:
+    path = Path("kept/recipe.yaml")
+    text = yaml.safe_dump({**yaml.safe_load(path.read_text()), **sections})
+    path.write_text(text.replace("HUGE", "0x1" + "0" * 4000))  # more digits than Python writes down
+
+
+def replace_ledger(make: Callable[[], object]) -> None:
+    LEDGER.rename("elsewhere")
+    make()
+
+
+def give_away(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to somebody else")
+    os.chown(path, 12345, -1)
+
+
+def lose_home(patch: pytest.MonkeyPatch) -> None:
+    for name in ("FEDRECALL_STATE", "XDG_STATE_HOME", "HOME"):
+        patch.delenv(name, raising=False)
+    patch.setattr("pwd.getpwuid", {}.__getitem__)  # as in a container with a user that it does not know
+
+
+OLD_MARK = '{"mark": "00"}'  # that versions without a ledger left in a run
+MANY = [f"canary:f{number}" for number in range(50)]
+SHOWN = "'own_net:net', " + ", ".join(f"'{name}'" for name in MANY[:7]) + " and 43 more"
+# What is done to the run `kept` (or the folder that is taken up in its place), why it asks, and for which names.
+CASES: dict[str, tuple[Any, ...]] = {
+    "made here": (lambda _: None, None),
+    "by another name": (lambda _: "./kept/../kept", None),
+    "by its full name": (lambda _: Path("kept").resolve(), None),
+    "by a link": (lambda _: Path("link").symlink_to("kept") or "link", None),
+    "moved and moved back": (lambda _: Path("kept").rename("moved").rename("kept"), None),
+    "moved": (lambda _: Path("kept").rename("moved"), NOT_LISTED),
+    "copied": (lambda _: shutil.copytree("kept", "copy"), NOT_LISTED),
+    "another user": (lambda patch: patch.setenv("FEDRECALL_STATE", str(Path("theirs").resolve())), NOT_LISTED),
+    "an old mark": (lambda _: LEDGER.unlink() or Path("kept/made_by.json").write_text(OLD_MARK), NOT_LISTED),
+    "another name": (lambda _: edit(model={"name": "canary:net"}), NOT_LISTED, "'canary:net'"),
+    "a name of Python's own": (lambda _: edit(model={"name": "os:system"}), NOT_LISTED, "'os:system'"),
+    "a name in short": (lambda _: edit(model="canary:net"), NOT_LISTED, "'canary:net'"),
+    "a section": (lambda _: edit(algorithm="canary:Mine"), NOT_LISTED, "'own_net:net', 'canary:Mine'"),
+    "other options": (lambda _: edit(model={**RECIPE["model"], "hidden": 4}), NOT_LISTED),
+    "a huge number": (lambda _: edit(model={"name": "canary:net", "hidden": "HUGE"}), "Exceeds", "'canary:net'"),
+    "a metric": (lambda _: edit(evaluation={"metrics": "canary:a"}), NOT_LISTED, "'own_net:net', 'canary:a'"),
+    "many metrics": (lambda _: edit(evaluation={"metrics": MANY}), NOT_LISTED, SHOWN),
+    "others can read the ledger": (lambda _: LEDGER.chmod(0o644), None),
+    "damaged lines": (lambda _: LEDGER.write_bytes(b'\n["/a", \xff\n[[[\n{}' + LEDGER.read_bytes()), None),
+    "a line cut short": (lambda _: os.truncate(LEDGER, LEDGER.stat().st_size - 1), NOT_LISTED),
+    "a damaged ledger": (lambda _: LEDGER.write_bytes(b"\xff\x00" * 99), NOT_LISTED),
+    "an empty ledger": (lambda _: os.truncate(LEDGER, 0), NOT_LISTED),
+    "no ledger": (lambda _: shutil.rmtree("state"), NOT_LISTED),
+    "the group can write": (lambda _: LEDGER.chmod(0o620), NOT_OURS),
+    "all can write": (lambda _: LEDGER.chmod(0o602), NOT_OURS),
+    "others can write to its folder": (lambda _: LEDGER.parent.chmod(0o777), NOT_OURS),
+    "another user's ledger": (lambda _: give_away(LEDGER), NOT_OURS),
+    "another user's folder": (lambda _: give_away(LEDGER.parent), NOT_OURS),
+    "a link": (lambda _: replace_ledger(lambda: LEDGER.symlink_to("../elsewhere")), NOT_OURS),
+    "a link to itself": (lambda _: replace_ledger(lambda: LEDGER.symlink_to(LEDGER.name)), NOT_OURS),
+    "a pipe": (lambda _: replace_ledger(lambda: os.mkfifo(LEDGER)), NOT_OURS),
+    "a folder": (lambda _: replace_ledger(LEDGER.mkdir), NOT_OURS),
+    "below a file": (lambda patch: patch.setenv("FEDRECALL_STATE", f"{Path.cwd()}/my.npz/a"), "Not a directory"),
+    "a relative place": (lambda patch: patch.setenv("FEDRECALL_STATE", "here"), "expected an absolute path"),
+    "no home folder": (lose_home, "you have no home folder for the ledger; name a folder in FEDRECALL_STATE"),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes, owners and links of POSIX")
+@pytest.mark.parametrize("what", CASES)
+def test_a_run_of_ones_own_is_taken_up_without_a_word_and_any_other_asks(
+    fedrecall: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    prepare, reason, *names = CASES[what]
+    place = prepare(monkeypatch)
+    run = place if isinstance(place, str | Path) else "kept"
+    if reason is None:
+        check_own(fedrecall, "resume", run)
+    else:
+        check_asks(fedrecall, "resume", run, reason, *names)
+    # A run that begins now works, whatever the ledger is, and is known where it is the user's.
+    if not names:
+        done = fedrecall("run", "recipe.yaml", "--out", "new", "--quiet", "--no-report")
+        assert (done.code, done.err) == (0, "")
+        forget()
+        if reason in (None, NOT_LISTED):
+            check_own(fedrecall, "resume", "new")
+        else:
+            check_asks(fedrecall, "resume", "new", reason)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_asks_and_trust_is_remembered_by_resume_alone(fedrecall: Any, command: str) -> None:
+    shutil.copytree("kept", "copy")
+    check_own(fedrecall, command, "kept")
+    check_asks(fedrecall, command, "copy", NOT_LISTED)
+    check_own(fedrecall, command, "copy", "--trust")
     if command == "resume":
         assert fedrecall("resume", "copy", "rounds=3", "--quiet", "--no-report").code == 0
+        assert fedrecall("resume", "copy", "rounds=4", "--quiet", "--no-report").code == 0
+        assert len(LEDGER.read_text().split("\n")) == 3  # a first one that is empty, and a line for each run
     else:
-        check_asks(fedrecall, "resume", "copy", OTHER)
+        check_asks(fedrecall, "resume", "copy", NOT_LISTED)
 
 
 def test_force_is_not_trust(fedrecall: Any) -> None:
@@ -163,75 +233,17 @@ def test_force_is_not_trust(fedrecall: Any) -> None:
     assert not Path("own_net.imported").exists()
 
 
-def test_a_run_that_was_moved_asks_until_it_is_back(fedrecall: Any) -> None:
-    Path("kept").rename("moved")
-    check_asks(fedrecall, "resume", "moved", OTHER)
-    Path("moved").rename("kept")
-    assert fedrecall(*words("resume", "kept")).code == 0
-
-
-HUGE = "0x1" + "0" * 4000  # more digits than Python writes down
-EDITS: dict[str, tuple[dict[str, Any], str]] = {
-    "another name": ({"model": {"name": "canary:net"}}, "'canary:net'"),
-    "a name of Python's own": ({"model": {"name": "os:system"}}, "'os:system'"),
-    "another section": ({"algorithm": {"name": "canary:Mine"}}, "'own_net:net', 'canary:Mine'"),
-    "other options": ({"model": {"name": "own_net:net", "hidden": 4}}, "'own_net:net'"),
-    "a metric": ({"evaluation": {"metrics": "canary:score"}}, "'own_net:net', 'canary:score'"),
-    "two metrics": (
-        {"evaluation": {"metrics": ["canary:a", "canary:b"]}},
-        "'own_net:net', 'canary:a', 'canary:b'",
-    ),
-    "many metrics": (
-        {"evaluation": {"metrics": [f"canary:f{n}" for n in range(50)]}},
-        "'own_net:net', " + ", ".join(f"'canary:f{n}'" for n in range(7)) + " and 43 more",
-    ),
-    "a number that JSON has not": ({"model": {"name": "canary:net", "hidden": HUGE}}, "'canary:net'"),
-}
-
-
-@pytest.mark.parametrize("what", EDITS)
-def test_a_recipe_that_was_edited_to_name_other_code_asks(fedrecall: Any, what: str) -> None:
-    sections, names = EDITS[what]
-    edit("kept", **sections)
-    path, reason = Path("kept/recipe.yaml"), OTHER
-    if HUGE in path.read_text():
-        path.write_text(path.read_text().replace(f"'{HUGE}'", HUGE))
-        reason = "Exceeds the limit"
-    for command in COMMANDS:
-        done = fedrecall(*words(command, "kept"))
-        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-        asks = done.err.startswith(ASKS.format("kept", names, reason).removesuffix("; look at"))
-        # Before that, a diagnosis compares the recipe with the checkpoint's.
-        assert asks or (command == "diagnose" and "is not the recipe of the run" in done.err)
-    assert not Path("own_net.imported").exists()
-    assert not Path("canary.imported").exists()
-
-
 def test_what_leads_to_no_code_may_be_edited(fedrecall: Any) -> None:
-    edit("kept", seed=1)
+    edit(seed=1)
     done = fedrecall(*words("resume", "kept"))
     assert "the recipe is not the run's: seed was 0 and is 1" in done.err
 
 
-def test_another_user_and_another_machine_ask(fedrecall: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("machine-id").write_text("other\n")
-    with monkeypatch.context() as there:
-        there.setattr("fedrecall.runs.mark.MACHINE_IDS", ("no-such-file", "machine-id"))
-        check_asks(fedrecall, "resume", "kept", OTHER)
-    with monkeypatch.context() as somebody:
-        somebody.setenv("FEDRECALL_STATE", str(Path("theirs").resolve()))
-        check_asks(fedrecall, "resume", "kept", "this user has marked no run on this machine yet")
-        assert not Path("theirs").exists()  # to ask makes nothing
-        user_key(make=True)
-        check_asks(fedrecall, "resume", "kept", OTHER)
-
-
-def test_a_run_without_a_mark_asks_only_if_it_names_code(fedrecall: Any) -> None:
-    Path("kept/made_by.json").unlink()
-    check_asks(fedrecall, "resume", "kept", "it has no mark, made_by.json")
-    Path("plain.yaml").write_text(yaml.safe_dump({**RECIPE, "model": {"name": "mlp", "hidden": [3]}}))
+def test_a_run_that_names_no_code_is_taken_up_anywhere(fedrecall: Any) -> None:
+    before = LEDGER.read_bytes()
+    Path("plain.yaml").write_text(yaml.safe_dump(PLAIN))
     assert fedrecall("run", "plain.yaml", "--out", "plain", "--quiet", "--no-report").code == 0
-    assert not Path("plain/made_by.json").exists()
+    assert LEDGER.read_bytes() == before
     Path("plain").rename("elsewhere")
     for command in COMMANDS:
         done = fedrecall(*words(command, "elsewhere"))
@@ -241,8 +253,9 @@ def test_a_run_without_a_mark_asks_only_if_it_names_code(fedrecall: Any) -> None
 def test_what_is_typed_is_ones_own_word(fedrecall: Any) -> None:
     """A model that is typed replaces the one that the folder names, whose module stays where it is."""
     shutil.copytree("kept", "copy")
-    asked = fedrecall(*words("diagnose", "copy"), "model.hidden=3")  # over what the folder names
-    assert asked.err.startswith("fedrecall: error: the run 'copy' would import 'own_net:net', and")
+    for typed in ("model.hidden=3", "model=own_net:net"):  # the name, or the options, are still the folder's
+        asked = fedrecall(*words("diagnose", "copy"), typed)
+        assert asked.err.startswith("fedrecall: error: the run 'copy' would import 'own_net:net', and")
     done = fedrecall(*words("diagnose", "copy"), "model=canary:net")
     assert (done.code, done.err) == (0, "")
     assert Path("canary.imported").exists()
@@ -264,139 +277,37 @@ def test_a_script_that_resumes_names_its_code_itself() -> None:
     for rounds in (1, 2):
         run = federate("own_net:net", federation, rounds=rounds, local={"steps": 1}, out="mine", resume=True)
         assert len(run.metrics) == rounds
-        Path("mine/made_by.json").unlink()
+        LEDGER.unlink()
 
 
-# The key
-
-
-def as_text(path: Path) -> None:
-    path.write_text("damaged")
-    path.chmod(0o600)
-
-
-def for_all(path: Path) -> None:
-    path.write_bytes(bytes(32))
-    path.chmod(0o644)
-
-
-def linked(path: Path) -> None:
-    path.with_name("elsewhere").write_bytes(bytes(32))
-    path.symlink_to("elsewhere")
-
-
-KEYS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "damaged": (as_text, "the key '{}' is damaged; delete it, and the next run makes another"),
-    "open to all": (for_all, "others can read the key '{}'; delete it, and the next run makes another"),
-    "a link": (linked, "the key '{}' cannot be read or made: it is a link"),
-    "a link to itself": (lambda path: path.symlink_to("key"), "the key '{}' cannot be read or made: it is a link"),
-    "a link to nothing": (lambda path: path.symlink_to("no"), "the key '{}' cannot be read or made: it is a link"),
-    "a pipe": (os.mkfifo, "the key '{}' is no regular file"),
-    "a folder": (Path.mkdir, "the key '{}' is no regular file"),
-}
-
-
-@pytest.mark.parametrize("what", KEYS)
-def test_with_a_key_that_is_none_runs_go_on_and_resume_says_why_it_asks(fedrecall: Any, what: str) -> None:
-    put, reason = KEYS[what]
-    key = Path("state/key").resolve()
-    key.unlink()
-    put(key)
-    check_asks(fedrecall, "resume", "kept", reason.format(key))
-    if what not in ("a pipe", "a link to nothing"):  # the others are read and made alike
-        return
-    done = fedrecall("run", "recipe.yaml", "--out", "new", "--quiet", "--no-report")
-    assert (done.code, done.err) == (0, "")
-    assert not Path("new/made_by.json").exists()
-    assert fedrecall(*words("resume", "new"), "--trust").code == 0
-
-
-@pytest.mark.parametrize("place", ["relative", "{}/recipe.yaml/below"])
-def test_without_a_place_for_the_key_runs_go_on_and_resume_asks(
-    fedrecall: Any, home: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    monkeypatch.setenv("FEDRECALL_STATE", place.format(home / "work"))
-    done = fedrecall("run", "recipe.yaml", "--out", "new", "--quiet", "--no-report")
-    assert (done.code, done.err) == (0, "")
-    assert not Path("relative").exists()
-    forget()
-    check_asks(fedrecall, "resume", "new", "it has no mark, made_by.json")
-    assert fedrecall(*words("resume", "kept")).err.count("\n") == 1
-
-
-def test_the_key_lies_where_the_system_keeps_what_is_the_users(
+def test_the_ledger_is_where_the_system_keeps_what_is_the_users(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("FEDRECALL_STATE")
-    monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("HOME", str(tmp_path))
     for given, place in {"": ".local/state", "relative": ".local/state", f"{tmp_path}/xdg": "xdg"}.items():
         monkeypatch.setenv("XDG_STATE_HOME", given)
-        user_key(make=True)
-        assert (tmp_path / place / "fedrecall/key").is_file()
-        assert stat.S_IMODE((tmp_path / place / "fedrecall").stat().st_mode) == 0o700
-    monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setattr(Path, "home", no_home)
-    with pytest.raises(InputError, match="this user has no home folder"):
-        user_key(make=True)
+        assert ledger_path() == tmp_path / place / "fedrecall/runs.jsonl"
 
 
-def no_home() -> Path:
-    raise RuntimeError("Could not determine home directory.")  # as `Path.home` has it
+def test_runs_that_begin_at_once_are_all_in_the_ledger_which_is_for_this_user_alone() -> None:
+    shutil.rmtree("state")
+    together, code = Barrier(8), {"model": {"name": "own_net:net"}}
+    runs = [Path(f"run-{number}-\n\u00e9") for number in range(8)]
 
-
-def test_of_many_who_make_the_key_at_once_all_have_the_same() -> None:
-    Path("state/key").unlink()
-    together = Barrier(8)
-
-    def make() -> bytes:
+    def begin(run: Path) -> None:
         together.wait()
-        return user_key(make=True)
+        record(run, code)
 
-    with ThreadPoolExecutor(8) as pool:
-        keys = {future.result() for future in [pool.submit(make) for _ in range(8)]}
-    assert keys == {Path("state/key").read_bytes()}
-    assert len(keys.pop()) == 32
-    assert stat.S_IMODE(Path("state/key").stat().st_mode) == 0o600
-    assert os.listdir("state") == ["key"]
-
-
-# The mark
-
-
-MARKS: dict[str, Callable[[Path], Any]] = {
-    "nothing": Path.touch,
-    "no JSON": lambda path: path.write_text("{"),
-    "a list": lambda path: path.write_text("[]"),
-    "no words": lambda path: path.write_text('{"mark": null}'),
-    "odd words": lambda path: path.write_text('{"mark": "\u00e9"}'),
-    "a folder": Path.mkdir,
-    "a pipe": os.mkfifo,
-    "a link to itself": lambda path: path.symlink_to(path.name),
-    "a link to nothing": lambda path: path.symlink_to("nothing"),
-}
-
-
-@pytest.mark.parametrize("what", MARKS)
-def test_a_mark_that_is_none_asks_and_harms_nothing(fedrecall: Any, what: str) -> None:
-    path, code = Path("kept/made_by.json"), own_code(read("kept/recipe.yaml"))
-    assert why_not_own(Path("kept"), code) is None
-    path.unlink()
-    MARKS[what](path)
-    done = fedrecall(*words("replay", "kept"))
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "say --trust if you trust it" in done.err
-    assert not Path("own_net.imported").exists()
-    done = fedrecall(*words("resume", "kept"), "--trust")
-    assert (done.code, done.err) == (0, "")
-    assert path.is_dir() if what == "a folder" else why_not_own(Path("kept"), code) is None
-
-
-def test_a_mark_does_not_show_what_it_is_made_of() -> None:
-    """It travels with the folder: neither the key nor the place is in it."""
-    text = Path("kept/made_by.json").read_text()
-    assert list(json.loads(text)) == ["mark"]
-    assert len(bytes.fromhex(json.loads(text)["mark"])) == 32
+    before = os.umask(0)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(begin, runs))
+    finally:
+        os.umask(before)
+    assert [unknown_reason(run, code) for run in runs] == [None] * 8
+    assert unknown_reason(Path("run-8"), code) == NOT_LISTED
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (LEDGER.parent, LEDGER)] == [0o700, 0o600]
 
 
 def keys_of(group: type[Settings], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -414,10 +325,9 @@ def test_whatever_key_of_a_recipe_names_code_asks_first() -> None:
         *((section, key) for section, named in SECTIONS.items() for key in named.option_names()),
     ]
     assert ("evaluation", "metrics") in every
-    plain = {**RECIPE, "model": {"name": "mlp", "hidden": [3]}}
     for path in every:
         for value in ("canary:net", ["canary:net"], {"name": "canary:net"}):
-            tree = json.loads(json.dumps(plain))
+            tree = json.loads(json.dumps(PLAIN))
             inner = tree
             for part in path[:-1]:
                 inner[part] = {"name": inner[part]} if isinstance(inner.get(part), str) else inner.get(part, {})
@@ -428,7 +338,7 @@ def test_whatever_key_of_a_recipe_names_code_asks_first() -> None:
                 loaded = load_run_recipe(Path("kept"), trust=False)
                 build(loaded, load_federation(loaded))
             assert not Path("canary.imported").exists(), (path, value)
-    Path("kept/recipe.yaml").write_text(yaml.safe_dump({**plain, "evaluation": {"metrics": ["canary:score"]}}))
+    Path("kept/recipe.yaml").write_text(yaml.safe_dump({**PLAIN, "evaluation": {"metrics": ["canary:score"]}}))
     loaded = load_run_recipe(Path("kept"), trust=True)
     build(loaded, load_federation(loaded))
     assert Path("canary.imported").exists()  # so that the test could fail

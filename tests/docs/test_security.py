@@ -1,4 +1,4 @@
-"""docs/security.md has the commands that ask, their sentence, sections, variables and the key as they are."""
+"""docs/security.md has the commands that ask, their sentence, sections, variables and the ledger as they are."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import yaml
 
 import fedrecall as package
 from fedrecall.cli.main import fedrecall as program
-from fedrecall.recipe.recipe import SECTIONS
+from fedrecall.recipe.own_code import CODE_KEYS
 from fedrecall.runs import files
-from fedrecall.runs.user_key import BYTES, KEY
+from fedrecall.runs.ledger import LEDGER
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def test_the_commands_that_ask_are_those_that_take_up_a_run() -> None:
 
 
 def test_every_section_that_can_name_code_is_named() -> None:
-    assert set(SECTIONS) | {"evaluation.metrics"} <= set(re.findall(r"`([a-z.]+)`", FOREIGN))
+    assert set(CODE_KEYS) <= set(re.findall(r"`([a-z._]+)`", FOREIGN))
 
 
 def test_every_variable_of_ours_is_named() -> None:
@@ -52,10 +52,8 @@ def test_the_sentence_is_the_one_that_is_shown(fedrecall, tmp_path: Path, monkey
     assert "own_net" not in sys.modules
 
 
-def test_the_key_and_the_mark_are_as_they_are_called() -> None:
-    assert f"`{KEY}` in `FEDRECALL_STATE`" in FOREIGN
-    assert f"{BYTES} random bytes" in FOREIGN
-    assert f"`{files.MARK}`" in FOREIGN
+def test_the_ledger_is_as_it_is_called() -> None:
+    assert f"`{LEDGER}` in `FEDRECALL_STATE`" in FOREIGN
 
 
 def test_it_is_linked_from_where_it_is_needed() -> None:

@@ -119,3 +119,8 @@ def test_an_unknown_key_of_a_file_is_named_with_the_nearest(tmp_path: Path) -> N
     (tmp_path / "s.yaml").write_text("recipe: demo\ngird: {rounds: [4, 8]}\n")
     with pytest.raises(InputError, match="did you mean 'grid'"):
         load_design(str(tmp_path / "s.yaml"))
+
+
+def test_a_run_whose_metric_is_the_users_has_code_of_theirs() -> None:
+    own, shipped = runs_of(load_design("demo", grid={"evaluation.metrics": ["own:score", None]}, seeds=[0]))
+    assert (own.has_own_code, shipped.has_own_code) == (True, False)

@@ -23,7 +23,7 @@ from ray_cluster import add_node, start
 from fedrecall import sweep
 from fedrecall.engines.ray.states import FolderToken
 from fedrecall.recipe.own_code import own_code
-from fedrecall.runs.mark import why_not_own
+from fedrecall.runs.ledger import unknown_reason
 from fedrecall.studies.cells import Slot
 from fedrecall.studies.progress import Progress
 
@@ -225,7 +225,7 @@ def test_a_run_of_code_of_the_users_that_is_sent_back_is_the_users_and_its_log_n
     run = Path("s/runs/all/seed-0").resolve()
     assert Path("s/runs/all/seed-0.failed").read_text() == "KeyError; see seed-0.log\n"
     assert f"fedrecall resume {run}\n" in Path("s/runs/all/seed-0.log").read_text()
-    assert why_not_own(run, own_code(yaml.safe_load((run / "recipe.yaml").read_text()))) is None
+    assert unknown_reason(run, own_code(yaml.safe_load((run / "recipe.yaml").read_text()))) is None
 
 
 def test_data_that_a_node_has_not_fail_its_runs_in_a_sentence(

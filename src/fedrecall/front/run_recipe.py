@@ -1,4 +1,4 @@
-"""The recipe in a run's folder, which may be somebody else's: nothing that it names is imported unasked."""
+"""The recipe in a run's folder, which may be somebody else's: code that it names is imported only with consent."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree, read
-from fedrecall.recipe.layers import from_words, layered
+from fedrecall.recipe.layers import layered
 from fedrecall.recipe.own_code import consequences, own_code
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
-from fedrecall.runs.mark import why_not_own
+from fedrecall.runs.ledger import unknown_reason
 
 MOST_SHOWN = 8  # names in a sentence
 
@@ -19,16 +19,17 @@ MOST_SHOWN = 8  # names in a sentence
 def load_run_recipe(
     run: Path, words: Sequence[str] = (), extra: Tree | None = None, *, trust: bool, ask: str = "--trust"
 ) -> Recipe:
-    """The recipe of a run, `key=value` over it, and `extra` over both.
+    """Return the recipe of a run with `key=value` over it, and `extra` over both.
 
-    Code that the folder names is imported if this user made the run here, or with `trust`; `ask` is how to say so.
+    Raise `InputError` if the folder names code, unless this user made the run in this place or says `trust`;
+    `ask` is how to say so.
     """
     written = read(str(run / files.RECIPE))
-    tree, typed = layered([written], words, extra), own_code(from_words(words)) | own_code(extra or {})
-    unasked = {key: part for key, part in own_code(tree).items() if typed.get(key) != part}
-    reason = why_not_own(run, own_code(written)) if unasked and not trust else None
+    tree, typed = layered([written], words, extra), own_code(layered([], words, extra))
+    code = {key: value for key, value in own_code(tree).items() if typed.get(key) != value}
+    reason = unknown_reason(run, own_code(written)) if code and not trust else None
     if reason is not None:
-        shown = consequences(unasked)
+        shown = list(dict.fromkeys(words for key in code for words in consequences(key, code[key])))
         more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
         listed = ", ".join(shown[:MOST_SHOWN]).replace(", import ", ", ")
         raise InputError(

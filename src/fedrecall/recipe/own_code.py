@@ -1,7 +1,5 @@
-"""Which code of a user's own a recipe names: whatever it says as `module:name`. Nothing is imported to know.
-
-A Ray cluster counts as such code: what comes from it is unpickled.
-"""
+"""The keys of a recipe that lead to code of the user's own: names as `module:name`, and a Ray cluster, whose
+messages are unpickled. Nothing is imported to know them."""
 
 from __future__ import annotations
 
@@ -10,39 +8,25 @@ from typing import Any
 
 from fedrecall.errors import short_repr
 from fedrecall.recipe.files import Tree
+from fedrecall.recipe.layers import look_up
 from fedrecall.recipe.recipe import SECTIONS
-from fedrecall.recipe.settings import name_or_group, one_or_more
 
-METRICS = "evaluation.metrics"
 CLUSTER = "execution.ray_address"
-JOINING = ("auto", "ray")  # the engines with which it is joined
+CODE_KEYS = (*SECTIONS, "evaluation.metrics", CLUSTER)
 
 
-def own_code(tree: Mapping[str, Any]) -> Tree:
-    """The sections that name such code, with the options that it would be called with, and the metrics."""
-    found: Tree = {}
-    for section in SECTIONS:
-        chosen = name_or_group(tree.get(section))
-        if isinstance(chosen, Mapping) and is_own(chosen.get("name")):
-            found[section] = dict(chosen)
-    evaluation = tree.get("evaluation")
-    metrics = one_or_more(evaluation.get("metrics")) if isinstance(evaluation, Mapping) else None
-    if isinstance(metrics, list) and any(map(is_own, metrics)):
-        found[METRICS] = metrics
-    execution = tree.get("execution")
-    if isinstance(execution, Mapping) and execution.get("engine", "auto") in JOINING:
-        address = execution.get("ray_address")
-        found |= {CLUSTER: address} if address is not None else {}
-    return found
+def own_code(tree: Tree) -> Tree:
+    """Return the keys of a recipe that lead to such code, with their values, options included."""
+    found = {key: look_up(tree, key) for key in CODE_KEYS}
+    if look_up(tree, "execution.engine") not in (None, "auto", "ray"):  # others join no cluster
+        found[CLUSTER] = None
+    return {key: value for key, value in found.items() if consequences(key, value)}
 
 
-def is_own(name: object) -> bool:
-    return isinstance(name, str) and ":" in name
-
-
-def consequences(code: Mapping[str, Any]) -> list[str]:
-    """What the names in what `own_code` has found would lead to, each once, in words."""
-    found = [chosen["name"] for key, chosen in code.items() if key not in (METRICS, CLUSTER)]
-    imported = dict.fromkeys([*found, *filter(is_own, code.get(METRICS, ()))])
-    joined = [f"join the Ray cluster {short_repr(code[CLUSTER])}"] if CLUSTER in code else []
-    return [*(f"import {short_repr(name)}" for name in imported), *joined]
+def consequences(key: str, value: Any) -> list[str]:
+    """Return what the value of one of these keys would do, in words: nothing if it leads to no such code."""
+    if key == CLUSTER:
+        return [] if value is None else [f"join the Ray cluster {short_repr(value)}"]
+    named = value.get("name") if isinstance(value, Mapping) else value
+    names = named if isinstance(named, list) else [named]
+    return [f"import {short_repr(name)}" for name in names if isinstance(name, str) and ":" in name]

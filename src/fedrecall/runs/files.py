@@ -16,7 +16,6 @@ PARTITION = "partition.npz"
 MODEL = "model.safetensors"
 SUMMARY = "summary.json"
 REPORT = "report.html"
-MARK = "made_by.json"
 LOCK = "lock"
 NODES = "nodes.json"  # of a run on a federation: its name at the nodes, and what they said of their data
 

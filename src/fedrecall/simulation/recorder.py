@@ -11,16 +11,14 @@ from fedrecall.data.card import card
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.measure.metrics import pooled_metrics
 from fedrecall.recipe.own_code import own_code
-from fedrecall.runs import checkpoint, files
+from fedrecall.runs import checkpoint, files, ledger
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateTable
 from fedrecall.runs.environment import environment
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.lines import read_lines
-from fedrecall.runs.mark import leave_mark
 from fedrecall.runs.reader import RunRecord, has_partition
 from fedrecall.runs.records import changed_since
-from fedrecall.safe_parsing import yaml_value
 from fedrecall.simulation.compatibility import warnings_of
 from fedrecall.simulation.early_stopping import Best
 from fedrecall.simulation.experiment import Experiment
@@ -88,10 +86,9 @@ class Recorder(Observer):
         self.folder.write_json(files.ENVIRONMENT, {**environment(self.experiment.device), **nodes})
 
     def _write_recipe(self) -> None:
-        """Write the recipe, and mark the run as this user's: its code has been imported at the user's word."""
-        text = self.recipe.yaml()
-        self.folder.write_text(files.RECIPE, text)
-        leave_mark(self.folder.path, own_code(yaml_value(text)))
+        """Write the recipe, and record the run as this user's: its code was imported at the user's word."""
+        self.folder.write_text(files.RECIPE, self.recipe.yaml())
+        ledger.record(self.folder.path, own_code(self.recipe.tree()))
 
     def _describe_partition(self) -> dict[str, Any]:
         """Write who has what; return the card."""

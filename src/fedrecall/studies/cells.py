@@ -13,7 +13,8 @@ from typing import Any
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.layers import load, merge, put_value, without_the_others
-from fedrecall.recipe.recipe import SECTIONS, Recipe
+from fedrecall.recipe.own_code import own_code
+from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
 from fedrecall.studies.design import Design
 
@@ -54,8 +55,8 @@ class PlannedRun:
 
     @property
     def has_own_code(self) -> bool:
-        """Does the recipe name code of the user's?"""
-        return any(":" in getattr(self.recipe, section)["name"] for section in SECTIONS)
+        """Whether the recipe names code of the user's."""
+        return bool(own_code(self.recipe.tree()))
 
 
 def cells_of(design: Design) -> list[Cell]:

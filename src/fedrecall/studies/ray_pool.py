@@ -20,9 +20,8 @@ from fedrecall.engines.ray.cluster import Cluster
 from fedrecall.engines.ray.states import FolderToken
 from fedrecall.errors import ClientError, InputError
 from fedrecall.recipe.own_code import own_code
-from fedrecall.runs.mark import leave_mark
+from fedrecall.runs import ledger
 from fedrecall.runs.reader import is_run
-from fedrecall.safe_parsing import yaml_value
 from fedrecall.studies.cells import PlannedRun
 from fedrecall.studies.folder import StudyFolder
 from fedrecall.studies.packed_folder import pack, unpack
@@ -141,7 +140,7 @@ class RayPool(RunPool[Actor]):
                 with explain_write_errors(log), log.open("a", encoding="utf-8") as file:
                     file.write(ended.log)
             if is_run(place):  # made on another machine perhaps, at the word of the user of this one
-                leave_mark(place, own_code(yaml_value(recipe.yaml())))
+                ledger.record(place, own_code(recipe.tree()))
         except InputError as error:
             return "failed", str(error)
         return ended.kind, ended.words
