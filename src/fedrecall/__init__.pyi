@@ -18,7 +18,9 @@ from .algorithms import (
     Moon,
     Population,
     Scaffold,
+    ServerContext,
 )
+from .client.update import Update
 from .data.federation import Federation
 from .data.partition import Classwise, Dirichlet, Iid, Natural, Partition, Shards
 from .data.transform import Images, Plain
@@ -32,12 +34,16 @@ from .labels import Labels, class_proportions
 from .losses import WSMLoss, reweighted_cross_entropy
 from .measure.watcher import Round, Watcher
 from .objectives import WSM, CrossEntropy, FedLC, FedNTD, FedRS, FedVLS, Mask, Objective
+from .optimisers import SGD, Optimiser
+from .participation import Participation, UniformSampling
 from .recipe.settings import Local
 from .studies.sweep import Study, sweep
+from .updates import Stage
 from .version import __version__
 
 __all__ = [
     "GMA",
+    "SGD",
     "WSM",
     "Algorithm",
     "Centralised",
@@ -71,14 +77,20 @@ __all__ = [
     "Moon",
     "Natural",
     "Objective",
+    "Optimiser",
+    "Participation",
     "Partition",
     "Plain",
     "Population",
     "Round",
     "Run",
     "Scaffold",
+    "ServerContext",
     "Shards",
+    "Stage",
     "Study",
+    "UniformSampling",
+    "Update",
     "WSMLoss",
     "Watcher",
     "__version__",

@@ -32,15 +32,16 @@ class Payload:
     b: tuple[int, int]  # the same of the float buffers
 
     def bytes(self, sent: Tensors, buffers: Tensors) -> int:
-        """Of all these tensors; those stacked have a row a client. Vectors of another length are sent whole."""
-        total = 0
-        for tensor in sent.values():
-            length, real = self.w if tensor.ndim and tensor.shape[-1] == self.w[0] else (1, 1)
-            total += tensor.numel() // length * real * tensor.itemsize
-        for name, tensor in buffers.items():
-            length, real = self.b if name == "b" and self.b[0] else (1, 1)
-            total += tensor.numel() // length * real * tensor.itemsize
-        return total
+        """Return the bytes of all these tensors; those stacked have a row for each client.
+
+        Of vectors as long as `w` or `b` only the model's numbers count, others are sent whole.
+        """
+        real = dict([self.b, self.w])
+        return sum(
+            tensor.numel() // length * real.get(length, length) * tensor.itemsize
+            for tensor in (*sent.values(), *buffers.values())
+            if (length := tensor.shape[-1] if tensor.ndim else 1)
+        )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Images, InputError, Local, Population, Run, federate
 from fedrecall.engines import Serial
-from fedrecall.participation import Uniform
+from fedrecall.participation import UniformSampling
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.rng import stream
 from fedrecall.runs.records import Records
@@ -91,13 +91,13 @@ def accuracy(model: nn.Module, x: np.ndarray, y: np.ndarray) -> float:
 
 def test_clients_are_drawn_without_repeats() -> None:
     for t in range(1, 50):
-        clients = Uniform(clients=7).sample(t, 10, stream(0, "sample", t))
+        clients = UniformSampling(clients=7).sample(t, 10, stream(0, "sample", t))
         assert len(set(clients)) == 7
         assert set(clients) <= set(range(10))
 
 
 def test_clients_are_a_function_of_seed_and_round() -> None:
-    five, both = Uniform(clients=5), [(s, t) for s in (0, 1) for t in (1, 2)]
+    five, both = UniformSampling(clients=5), [(s, t) for s in (0, 1) for t in (1, 2)]
     draws = {(s, t): five.sample(t, 1000, stream(s, "sample", t)) for s, t in both}
     assert draws == {(s, t): five.sample(t, 1000, stream(s, "sample", t)) for s, t in both}
     assert len({tuple(clients) for clients in draws.values()}) == 4

@@ -13,9 +13,8 @@ from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.models.build import build_model
 from fedrecall.objectives.base import Objective
-from fedrecall.optimisers import SGD, Optimiser
+from fedrecall.optimisers import Optimiser
 from fedrecall.options import Shares
-from fedrecall.recipe.recipe import Recipe
 from fedrecall.recipe.settings import BatchNorm, Local
 from fedrecall.updates.pipeline import Pipeline
 from fedrecall.vector import FlatModel
@@ -34,16 +33,11 @@ class Job:
     judged_for: str | Shares = "as_trained"  # the class shares, when a model is evaluated
     lowering: Lowering | None = None  # what kernels compute; None: steps are PyTorch's own
     pipeline: Pipeline = field(default_factory=Pipeline)  # what happens to an update on its way
-    optimiser: Optimiser = field(init=False)
+    optimiser: Optimiser = None  # type: ignore[assignment]  # the one that `local` names
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "optimiser", SGD(self.local.weight_decay, self.local.momentum))
-
-    @classmethod
-    def of(cls, recipe: Recipe, model: Callable[[], nn.Module], algorithm: Algorithm, objective: Objective) -> Job:
-        """What a recipe says, with the things that it names."""
-        rest = recipe.local, recipe.seed, recipe.batch_norm, recipe.evaluation.prior
-        return cls(model, algorithm, objective, *rest)
+        if self.optimiser is None:
+            object.__setattr__(self, "optimiser", self.local.create_optimiser())
 
     def for_model(self, flat: FlatModel) -> Job:
         """Return the job with the algorithm that knows where the model's parameters lie."""

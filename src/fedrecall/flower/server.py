@@ -25,7 +25,7 @@ from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import read_tree
 from fedrecall.safe_parsing import json_value
-from fedrecall.simulation.experiment import build
+from fedrecall.simulation.experiment import Parts, build
 
 OWN_DATA = (
     "the clients are the nodes of a federation: what the recipe says of data and partition, and that it repeats "
@@ -70,7 +70,7 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
         _ = federation.pooled_shares  # or the reason why they are not known
     notes = [OWN_DATA, *notes_on_forgetting(recipe, nodes)]
     engine = Flower(nodes, run, app.get("clipping-norm", float, 0.0), notes)
-    experiment = build(recipe, federation, engine=engine, run=out if resume else None)
+    experiment = build(recipe, federation, Parts(engine=engine), run=out if resume else None)
     folder = RunFolder.reopen(out) if resume else RunFolder.create(out)
     folder.write_json(files.NODES, {"run": run, "clients": nodes.told()})
     plan = Plan(experiment, folder, out.name, resume=resume)

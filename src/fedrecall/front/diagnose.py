@@ -17,16 +17,15 @@ from torch import Tensor, nn
 
 from fedrecall.algorithms import ALGORITHM, FedAvg
 from fedrecall.data.federation import Federation
+from fedrecall.device import CPU
 from fedrecall.errors import InputError, short_repr
 from fedrecall.front.diagnosis import Diagnosis
 from fedrecall.front.execute import Plan, execute, write_report
-from fedrecall.front.federate import Named, check_given, is_named, model_maker
+from fedrecall.front.python_recipe import Named, recipe_and_parts
 from fedrecall.front.run import Run
-from fedrecall.models.build import has_statistics
+from fedrecall.models.build import build_model, has_statistics
 from fedrecall.models.weights import check_weights, read_weights, with_weights
 from fedrecall.objectives import OBJECTIVE, WSM, CrossEntropy, Objective
-from fedrecall.recipe.files import Tree
-from fedrecall.recipe.layers import from_layers
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.recipe.settings import Local
@@ -34,7 +33,7 @@ from fedrecall.report.diagnosis import DIAGNOSIS, findings, opening, sentences
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import load
-from fedrecall.simulation.experiment import build, job_of
+from fedrecall.simulation.experiment import Parts, build
 from fedrecall.simulation.progress import is_wanted
 
 ENOUGH = 10  # clients: with fewer than this, one unusual client is the result
@@ -90,25 +89,20 @@ def diagnose(
     >>> print(str(diagnosis)[:28])
     One round with all 4 clients
     """
-    for key in ("data", "partition", "model"):
-        if key in settings:
-            raise InputError(f"{key} is given, but it comes with the model and the federation here")
     refuse_fixed(settings)
-    check_given(model, federation)
-    loss = WSM() if objective is None else OBJECTIVE.from_python(objective)
+    recipe, parts = recipe_and_parts(
+        model,
+        federation,
+        settings,
+        objective=objective,
+        local=local,
+        execution={"engine": engine, "workers": workers, "device": device},
+    )
+    loss, make_model = parts.objective, parts.model
+    assert make_model is not None
     if not isinstance(loss, WSM):
         raise InputError(f"objective is {short_repr(objective)}; a diagnosis compares cross-entropy with a WSM")
-    tree: Tree = {
-        **settings,
-        **dict.fromkeys(("data", "partition"), FROM_PYTHON),
-        "model": model if is_named(model) else FROM_PYTHON,
-        "objective": OBJECTIVE.describe(loss),
-        "execution": {"engine": engine, "workers": workers, "device": device, **settings.get("execution", {})},
-    }
-    if local is not None:
-        tree["local"] = local.model_dump(exclude_unset=True) if isinstance(local, Local) else local
-    recipe = from_layers([tree])
-    make_model, start = model_maker(model, federation, recipe), Start("a new model", untrained=True)
+    start = Start("a new model", untrained=True)
     if isinstance(model, nn.Module):
         start = Start("the given model")
     if weights is not None:
@@ -149,7 +143,7 @@ def examine(
     experiments = {}
     for name, loss in objectives.items():
         chosen = one_round(recipe, loss, count, start, tested=federation.test is not None)
-        experiments[name] = build(chosen, federation, model=make_model, algorithm=FedAvg(), objective=loss)
+        experiments[name] = build(chosen, federation, Parts(model=make_model, algorithm=FedAvg(), objective=loss))
 
     parent = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "diagnose")
     folders = {name: RunFolder.create(parent.path / name) for name in experiments}
@@ -182,7 +176,7 @@ def examine(
 def how_many(recipe: Recipe, population: int, asked: int | None) -> int:
     """The clients that train: as many as asked for, else those of the recipe, but enough to tell."""
     if asked is None:
-        usual = recipe.clients_per_round or round(population * (recipe.participation or 0))
+        usual = recipe.clients_per_round or recipe.create_participation().expected(population)
         return min(population, max(usual, ENOUGH))
     if not 1 <= asked <= population:
         raise InputError(f"clients is {asked}; a number from 1 to {population}, who may train, was expected")
@@ -206,7 +200,7 @@ def check_start(recipe: Recipe, make_model: Callable[[], nn.Module], federation:
     """Do the weights fit the model?"""
     if start.weights is None:
         return
-    module = job_of(recipe, federation, make_model, FedAvg(), CrossEntropy()).build_model(federation).module
+    module = build_model(make_model, federation, recipe.seed, recipe.local.threads, CPU.torch).module
     check_weights(start.weights, module, start.words)
     if start.of_run and recipe.batch_norm == "local" and has_statistics(module):
         raise InputError(

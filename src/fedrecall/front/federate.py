@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fedrecall.algorithms import ALGORITHM, Algorithm, FedAvg
-from fedrecall.components import required
+from fedrecall.algorithms import Algorithm
 from fedrecall.data.federation import Federation
-from fedrecall.errors import InputError, short_repr
+from fedrecall.errors import InputError
 from fedrecall.front.callbacks import Callback, watchers_of
 from fedrecall.front.execute import Plan, execute
+from fedrecall.front.python_recipe import Named, recipe_and_parts
 from fedrecall.front.run import Run
 from fedrecall.measure.user_metrics import UserMetric
-from fedrecall.models.build import dry_batch
-from fedrecall.objectives import OBJECTIVE, WSM, Objective
-from fedrecall.recipe.files import Tree
-from fedrecall.recipe.layers import from_layers
+from fedrecall.objectives import Objective
+from fedrecall.optimisers import Optimiser
+from fedrecall.participation import Participation
 from fedrecall.recipe.names import titles
-from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.recipe.settings import Local
-from fedrecall.rng import default_generator
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import finished_summary, is_run
 from fedrecall.simulation.experiment import build
 from fedrecall.simulation.progress import is_wanted
-from fedrecall.torch_state import fixed_torch_state
-from fedrecall.vector import materialise
-
-Named = str | Mapping[str, Any]  # as in a recipe: a name, or a group of keys with one
+from fedrecall.updates import Stage
 
 
 def federate(
@@ -42,6 +35,9 @@ def federate(
     *,
     algorithm: Algorithm | type[Algorithm] | Named | None = None,
     objective: Objective | type[Objective] | Callable[..., Any] | Named | None = None,
+    optimiser: Optimiser | type[Optimiser] | Named | None = None,
+    participation: float | Participation | type[Participation] | Named | None = None,
+    updates: Sequence[Stage | type[Stage] | Named] = (),
     local: Local | Mapping[str, Any] | None = None,
     engine: str = "auto",
     workers: int | str = "auto",
@@ -60,8 +56,9 @@ def federate(
 
     `algorithm`, `objective` and `model` may be given by name, with options or without, as in a recipe: "scaffold",
     {"name": "scaffold", "server_lr": 0.5}, "module:name". An objective may also be a loss of `torch.nn`, or any
-    function of logits [n, C] and labels [n] that returns the loss of the batch. The other keys of a recipe are
-    keywords too (`rounds`, `participation`, `seed`, `preset`, `evaluation={"every": 10}`, ..), with its defaults.
+    function of logits [n, C] and labels [n] that returns the loss of the batch. `optimiser`, `participation` and
+    the stages in `updates` are given likewise. The other keys of a recipe are keywords too (`rounds`, `seed`,
+    `preset`, `evaluation={"every": 10}`, ..), with its defaults.
 
     `metrics` are functions of logits [n, C] and labels [n], by name: their values on the pooled validation data
     are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are watchers, or functions that are
@@ -81,49 +78,34 @@ def federate(
     >>> [line["round"] for line in run.metrics]
     [1, 2]
     """
-    check_given(model, federation)
-    chosen_algorithm = FedAvg() if algorithm is None else ALGORITHM.from_python(algorithm)
-    chosen_objective = WSM() if objective is None else OBJECTIVE.from_python(objective)
+    recipe, parts = recipe_and_parts(
+        model,
+        federation,
+        settings,
+        algorithm=algorithm,
+        objective=objective,
+        optimiser=optimiser,
+        participation=participation,
+        updates=updates,
+        local=local,
+        execution={"engine": engine, "workers": workers, "device": device},
+    )
     watchers = watchers_of([*([watch] if watch else []), *callbacks])
-    for key in ("data", "partition", "model"):
-        if key in settings:
-            raise InputError(f"{key} is given, but it comes with the model and the federation here")
-    tree: Tree = {
-        **settings,
-        "data": FROM_PYTHON,
-        "partition": FROM_PYTHON,
-        "model": model if is_named(model) else FROM_PYTHON,
-        "algorithm": algorithm if is_named(algorithm) else ALGORITHM.describe(chosen_algorithm),
-        "objective": objective if is_named(objective) else OBJECTIVE.describe(chosen_objective),
-        "execution": {"engine": engine, "workers": workers, "device": device, **settings.get("execution", {})},
-    }
-    if local is not None:
-        tree["local"] = local.model_dump(exclude_unset=True) if isinstance(local, Local) else local
-    recipe = from_layers([tree])
-    make_model = model_maker(model, federation, recipe)
     if resume and out is None:
         raise InputError("resume is given, but not out: the folder of the run to go on with")
     path = Path(out) if resume and out is not None and is_run(Path(out)) else None
-    experiment = build(
-        recipe,
-        federation,
-        model=make_model,
-        algorithm=chosen_algorithm,
-        objective=chosen_objective,
-        metrics=metrics,
-        given_weights=isinstance(model, nn.Module),
-        run=path,
-    )
+    parts = replace(parts, metrics=metrics)
+    experiment = build(recipe, federation, parts, given_weights=isinstance(model, nn.Module), run=path)
     if path is not None:
         done = finished_summary(path)
         if done is not None and done.get("recipe_sha256") == experiment.digest:
-            return finished(Run(path, make_model), report=report)
+            return finished(Run(path, parts.model), report=report)
         folder = RunFolder.reopen(path)
     else:
         folder = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "run")
     plan = Plan(experiment, folder, titles().method(recipe.tree()), path is not None, other_device=other_device)
     execute([plan], report=None, quiet=not is_wanted(progress), callbacks=watchers)
-    return finished(Run(folder.path, make_model), report=report)
+    return finished(Run(folder.path, parts.model), report=report)
 
 
 def finished(run: Run, *, report: bool) -> Run:
@@ -131,43 +113,3 @@ def finished(run: Run, *, report: bool) -> Run:
     if report:
         run.report()
     return run
-
-
-def is_named(given: Any) -> bool:
-    """Is it given as a recipe would have it?"""
-    return isinstance(given, str | Mapping)
-
-
-def check_given(model: Any, federation: Any) -> None:
-    """An `InputError` if they are not what they should be."""
-    if not callable(model) and not is_named(model):
-        raise InputError(
-            f"the model is {short_repr(model)}; a torch.nn.Module, a function that returns one, or a name was "
-            "expected"
-        )
-    if callable(model) and not isinstance(model, nn.Module) and (needed := required(model)):
-        raise InputError(
-            f"the model is {short_repr(model)}, which needs {', '.join(needed)}; an instance, or a function "
-            "without parameters that returns one, was expected"
-        )
-    if not isinstance(federation, Federation):
-        raise InputError(f"the federation is {short_repr(federation)}; a Federation was expected")
-
-
-def model_maker(model: Any, federation: Federation, recipe: Recipe) -> Callable[[], nn.Module]:
-    """A function that returns the model as it is before the first round."""
-    if is_named(model):
-        shapes = {"sample_shape": federation.sample_shape, "num_classes": federation.num_classes}
-        return partial(recipe.create, "model", **shapes)
-    return copies_of(model, federation, recipe.seed) if isinstance(model, nn.Module) else model
-
-
-def copies_of(model: nn.Module, federation: Federation, seed: int) -> Callable[[], nn.Module]:
-    """A function that returns a copy of the model with the weights it has."""
-    with fixed_torch_state(), default_generator(seed, "init"):
-        materialise(model, partial(dry_batch, federation))
-    try:
-        copy.deepcopy(model)
-    except RuntimeError as error:
-        raise InputError(f"the model cannot be copied: {' '.join(str(error).split())}") from None
-    return partial(copy.deepcopy, model)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fedrecall.components import Section
 from fedrecall.participation.base import Participation
-from fedrecall.participation.uniform import Uniform
+from fedrecall.participation.uniform import UniformSampling
 
-PARTICIPATIONS: dict[str, type[Participation]] = {"uniform": Uniform}
+PARTICIPATIONS: dict[str, type[Participation]] = {"uniform": UniformSampling}
+PARTICIPATION: Section[Participation] = Section("participation", PARTICIPATIONS, Participation)
 
-__all__ = ["PARTICIPATIONS", "Participation", "Uniform"]
+__all__ = ["PARTICIPATION", "PARTICIPATIONS", "Participation", "UniformSampling"]

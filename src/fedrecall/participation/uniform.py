@@ -15,7 +15,7 @@ from fedrecall.participation.base import Participation
 
 
 @dataclass(frozen=True)
-class Uniform(Participation):
+class UniformSampling(Participation):
     """The same number of clients in every round, drawn without replacement: round(K p) of K, at least one."""
 
     fraction: Annotated[float, Field(gt=0, le=1), "of the clients, in each round"] = 0.1

@@ -12,7 +12,8 @@ from fedrecall.recipe.layers import look_up
 from fedrecall.recipe.recipe import SECTIONS
 
 CLUSTER = "execution.ray_address"
-CODE_KEYS = (*SECTIONS, "evaluation.metrics", CLUSTER)
+OF_COMPONENTS = ("local.optimiser", "participation", "updates", "trackers")  # beside the sections
+CODE_KEYS = (*SECTIONS, *OF_COMPONENTS, "evaluation.metrics", CLUSTER)
 
 
 def own_code(tree: Tree) -> Tree:
@@ -27,6 +28,6 @@ def consequences(key: str, value: Any) -> list[str]:
     """Return what the value of one of these keys would do, in words: nothing if it leads to no such code."""
     if key == CLUSTER:
         return [] if value is None else [f"join the Ray cluster {short_repr(value)}"]
-    named = value.get("name") if isinstance(value, Mapping) else value
-    names = named if isinstance(named, list) else [named]
+    items = value if isinstance(value, list) else [value]
+    names = [item.get("name") if isinstance(item, Mapping) else item for item in items]
     return [f"import {short_repr(name)}" for name in names if isinstance(name, str) and ":" in name]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import yaml
@@ -18,7 +18,7 @@ from fedrecall.errors import nearest
 from fedrecall.models import MODEL
 from fedrecall.objectives import OBJECTIVE
 from fedrecall.options import Positive, Whole
-from fedrecall.participation import Participation, Uniform
+from fedrecall.participation import PARTICIPATION, Participation, UniformSampling
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.settings import (
     BadUpdates,
@@ -34,11 +34,13 @@ from fedrecall.recipe.settings import (
     exclusive,
     name_or_group,
 )
+from fedrecall.updates import STAGE, Stage
 
 # The sections whose `name` chooses something, which then has options of its own.
 SECTIONS: dict[str, Section[Any]] = {
     section.key: section for section in (DATA, PARTITION, MODEL, OBJECTIVE, ALGORITHM)
 }
+TRACKER: Section[Any] = Section("trackers", {})
 FROM_PYTHON: Tree = {"name": PYTHON}  # a section that was given as a Python object
 
 MOST_TESTED = 100  # rounds, unless more are asked for
@@ -57,11 +59,22 @@ class Later(NamedTuple):
 LATER = [
     Later("local", "beta_from", "train"),
     Later("data", "augment", False, name="femnist"),
+    Later("local", "optimiser", {"name": "sgd"}),
     Later("evaluation", "prior", "as_trained"),
     Later("objective", "prior", "uniform", name="wsm"),
 ]
 
 Named = Annotated[Tree, BeforeValidator(name_or_group)]
+
+
+def listed(section: Section[Any]) -> Callable[[object], object]:
+    """Return a validator of lists of components; a single one stands for a list of one."""
+
+    def completed(given: object) -> object:
+        items = [given] if isinstance(given, str | Mapping) else given
+        return list(map(section.complete, items)) if isinstance(items, list | tuple) else given
+
+    return completed
 
 
 class Recipe(Settings):
@@ -73,11 +86,16 @@ class Recipe(Settings):
     objective: Named = Field(default={"name": "wsm"}, description="the clients' loss")
     algorithm: Named = Field(default={"name": "fedavg"}, description="how the clients' models become one")
     rounds: Positive = Field(default=4000, description="communication rounds")
-    participation: Annotated[float, Field(gt=0, le=1)] | None = Field(
-        default=None, description="the fraction of clients in a round (0.1 unless `clients_per_round` is given)"
+    participation: Annotated[float, Field(gt=0, le=1)] | Tree | None = Field(
+        default=None,
+        description="the fraction of clients in a round (0.1 unless `clients_per_round` is given), or how its "
+        "clients are chosen: {fraction: 0.1} | {name: module:name, ..}",
     )
     clients_per_round: Positive | None = Field(default=None, description="or: how many clients are in a round")
     local: Local = Field(default_factory=Local, description="how a client trains")
+    updates: Annotated[list[Tree], BeforeValidator(listed(STAGE))] = Field(
+        default=[], description="stages between a client's training and the round's sums, one after the other"
+    )
     batch_norm: BatchNorm = Field(
         default="average",
         description="its statistics: average (weighted by samples) | local (they stay with the client)",
@@ -100,11 +118,16 @@ class Recipe(Settings):
         default=None, description="a .safetensors file with the weights to start from; default: drawn by the seed"
     )
     seed: Whole = Field(default=0, description="of initial weights, client sampling, batches and augmentation")
+    trackers: Annotated[list[Tree], BeforeValidator(listed(TRACKER))] = Field(
+        default=[], description="watchers of the rounds, by module:name; no part of the run's identity"
+    )
     execution: Execution = Field(default_factory=Execution, description="where and how it runs")
 
     @model_validator(mode="after")
     def _resolve(self) -> Recipe:
         exclusive(self, "participation", "clients_per_round")
+        if isinstance(self.participation, Mapping):
+            self._resolve_participation(self.participation)
         if self.participation is None and self.clients_per_round is None:
             object.__setattr__(self, "participation", 0.1)
         self.local.check_rates(self.rounds)
@@ -113,6 +136,18 @@ class Recipe(Settings):
         for key, section in SECTIONS.items():
             object.__setattr__(self, key, section.complete(getattr(self, key)))
         return self
+
+    def _resolve_participation(self, given: Tree) -> None:
+        """Write uniform sampling in its short form: a fraction, or the number of clients in a round."""
+        tree = PARTICIPATION.complete({"name": "uniform", **given})
+        fraction, clients = tree.get("fraction"), tree.get("clients")
+        if tree["name"] != "uniform":
+            object.__setattr__(self, "participation", tree)
+        elif clients is None:
+            object.__setattr__(self, "participation", fraction)
+        else:
+            object.__setattr__(self, "participation", None)
+            object.__setattr__(self, "clients_per_round", clients)
 
     @classmethod
     def nearest_key(cls, key: str) -> str:
@@ -130,13 +165,16 @@ class Recipe(Settings):
 
     def create_participation(self) -> Participation:
         """Return how the clients of a round are chosen."""
+        if isinstance(self.participation, Mapping):
+            return PARTICIPATION.create(self.participation)
         if self.clients_per_round is not None:
-            return Uniform(clients=self.clients_per_round)
+            return UniformSampling(clients=self.clients_per_round)
         assert self.participation is not None
-        return Uniform(self.participation)
+        return UniformSampling(self.participation)
 
-    def create_list(self, section: str) -> list[Any]:
-        return []
+    def create_stages(self) -> tuple[Stage, ...]:
+        """Return the stages that updates go through."""
+        return tuple(map(STAGE.create, self.updates))
 
     def evaluates(self, round: int) -> bool:
         """Is it an evaluated round?"""
@@ -189,7 +227,9 @@ def lengthened(tree: Mapping[str, Any], rounds: int) -> Tree:
 
 def identity(tree: Mapping[str, Any]) -> Tree:
     """What of a recipe's tree decides the result. A run may be executed elsewhere, and saved more often."""
-    found = {key: value for key, value in tree.items() if key not in ("execution", "checkpoint")}
+    found = {key: value for key, value in tree.items() if key not in ("execution", "checkpoint", "trackers")}
+    if not found.get("updates"):  # runs made before there were stages do not have the key
+        found.pop("updates", None)
     for later in LATER:
         section = found.get(later.section)
         if not isinstance(section, Mapping) or section.get("name") != later.name:

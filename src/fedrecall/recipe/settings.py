@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from fedrecall.errors import InputError, expectation, nearest, short_repr
+from fedrecall.optimisers import OPTIMISER, Optimiser
 from fedrecall.options import LARGEST_REAL, JudgedPrior, Positive, Rate, Whole
 from fedrecall.safe_parsing import is_text
 
@@ -137,6 +138,10 @@ class Local(Settings):
     steps: Positive | None = Field(default=None, description="or: the exact number of optimiser steps in a round")
     batch_size: Positive = Field(default=64, description="samples in a step")
     lr: Rate = Field(default=0.01, description="the local learning rate")
+    optimiser: Annotated[dict[str, Any], BeforeValidator(OPTIMISER.complete)] = Field(
+        default={"name": "sgd"},
+        description="the local optimiser: sgd | module:name of your own",
+    )
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0, description="of local SGD; it starts at zero every round"
     )
@@ -172,6 +177,15 @@ class Local(Settings):
         if self.epochs is None and self.steps is None:
             object.__setattr__(self, "epochs", 3)
         return self
+
+    def create_optimiser(self) -> Optimiser:
+        """Return the optimiser with the momentum and the weight decay of this section."""
+        given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        made = OPTIMISER.create(self.optimiser, **given)
+        for key, value in given.items():
+            if value and getattr(made, key, 0.0) != value:
+                raise InputError(f"local.{key} is {value}, but the optimiser {self.optimiser['name']!r} has none")
+        return made
 
     def rate(self, round: int, rounds: int) -> float:
         """The learning rate of a round, counted from 1."""

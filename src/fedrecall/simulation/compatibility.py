@@ -36,7 +36,7 @@ def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: Fl
         raise InputError(f"local.lr is 0, but algorithm {name!r} divides by the rate; above 0 was expected")
     if job.algorithm.assumes_sgd and type(job.optimiser) is not SGD:
         raise InputError(
-            f"local.optimiser is {type(job.optimiser).__name__!r}, but algorithm {name!r} needs 'sgd': "
+            f"local.optimiser is {recipe.local.optimiser['name']!r}, but algorithm {name!r} needs 'sgd': "
             f"{algorithm.assumes_sgd}"
         )
     if job.pipeline:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fedrecall.device import Device
 from fedrecall.engines import accelerators
 from fedrecall.engines.auto import choose, clients_fill_lanes, devices_for
 from fedrecall.engines.engine import Engine
+from fedrecall.errors import InputError
 from fedrecall.measure.evaluator import Evaluator
 from fedrecall.measure.live_round import Observer
 from fedrecall.measure.probe import Probes
@@ -26,12 +28,15 @@ from fedrecall.measure.watcher import Watcher
 from fedrecall.models.build import check_outputs, dry_batch, refuse_unknown_ids
 from fedrecall.models.weights import load_weights
 from fedrecall.objectives.base import Objective
-from fedrecall.recipe.recipe import Recipe
+from fedrecall.optimisers import Optimiser
+from fedrecall.participation import Participation
+from fedrecall.recipe.recipe import TRACKER, Recipe
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
 from fedrecall.simulation.compatibility import check_combination
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
 from fedrecall.torch_state import fixed_torch_state
+from fedrecall.updates import Pipeline, Stage
 from fedrecall.vector import tensors_digest
 
 
@@ -44,18 +49,15 @@ class Experiment:
         recipe: Recipe,
         job: Job,
         federation: Federation,
-        *,
-        metrics: Mapping[str, UserMetric] | None,
-        engine: Engine | None,
-        trackers: Sequence[Watcher],
+        parts: Parts,
     ) -> None:
-        self.recipe, self.federation, self.trackers = recipe, federation, trackers
+        self.recipe, self.federation, self.trackers = recipe, federation, trackers_of(recipe)
         self.flat = job.build_model(federation)
         job = job.for_model(self.flat)
         self.algorithm, self.payload = job.algorithm, self.flat.payload
         check_outputs(self.flat, federation)
         self.population = Population(federation.population, len(federation.pool("train")[1]))
-        self.participation = recipe.create_participation()
+        self.participation = parts.participation or recipe.create_participation()
         self.count = self.participation.expected(federation.population)
         check_combination(recipe, job, federation, self.flat)
         cost = TrainingCost(recipe.local, self.flat, federation)
@@ -65,7 +67,7 @@ class Experiment:
         work = cost.of_client(samples)
         self.steps = decide_steps(job, federation, self.flat, on_cpu=devices[0] == "cpu")
         self.job = job = self.steps.job
-        self.engine = engine or choose(
+        self.engine = parts.engine or choose(
             recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices,
             fills_lanes=clients_fill_lanes(job),
         )  # fmt: skip
@@ -74,7 +76,7 @@ class Experiment:
         accelerators.refuse_precision(self.device, recipe.local.precision)
         if not self.device.is_cpu:
             refuse_unknown_ids(self.flat.module, federation)
-        self.evaluator = Evaluator(recipe, job, federation, metrics)
+        self.evaluator = Evaluator(recipe, job, federation, parts.metrics)
         if recipe.stop.patience or recipe.keep == "best":
             own, has_validation = self.evaluator.user_metrics, self.evaluator.has_validation
             refuse_unknown_metric(recipe.stop, own, has_validation=has_validation)
@@ -109,27 +111,35 @@ class Experiment:
         return prior if isinstance(prior, str) else "given"
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Python objects that take the place of what a recipe names."""
+
+    model: Callable[[], nn.Module] | None = None
+    algorithm: Algorithm | None = None
+    objective: Objective | None = None
+    optimiser: Optimiser | None = None
+    participation: Participation | None = None
+    stages: Sequence[Stage] | None = None
+    metrics: Mapping[str, UserMetric] | None = None
+    engine: Engine | None = None
+
+
 def build(
     recipe: Recipe,
     federation: Federation,
+    parts: Parts | None = None,
     *,
-    model: Callable[[], nn.Module] | None = None,
-    algorithm: Algorithm | None = None,
-    objective: Objective | None = None,
-    metrics: Mapping[str, UserMetric] | None = None,
-    engine: Engine | None = None,
     given_weights: bool = False,
     run: Path | None = None,
 ) -> Experiment:
-    """Build the experiment that a recipe describes. What is given here takes the place of what the recipe names.
+    """Build the experiment that a recipe describes.
 
     With `given_weights` the model brings its own initial weights. `run` is the folder of a run that will be
     resumed: its notes have the digest of its initial weights, whose file may be gone.
     """
-    job = job_of(recipe, federation, model, algorithm, objective)
-    made = Experiment(
-        recipe, job, federation, metrics=metrics, engine=engine, trackers=recipe.create_list("trackers")
-    )
+    parts = parts or Parts()
+    made = Experiment(recipe, job_of(recipe, federation, parts), federation, parts)
     if run is not None and (run / files.ORIGIN).exists():
         made.weights = weights_of(run)
     elif given_weights or recipe.init:
@@ -138,21 +148,33 @@ def build(
     return made
 
 
-def job_of(
-    recipe: Recipe,
-    federation: Federation,
-    model: Callable[[], nn.Module] | None = None,
-    algorithm: Algorithm | None = None,
-    objective: Objective | None = None,
-) -> Job:
+def job_of(recipe: Recipe, federation: Federation, parts: Parts | None = None) -> Job:
     """Return what the workers of a recipe's run need to know."""
+    parts = parts or Parts()
     shapes = {"sample_shape": federation.sample_shape, "num_classes": federation.num_classes}
-    return Job.of(
-        recipe,
-        model or partial(recipe.create, "model", **shapes),
-        algorithm or recipe.create("algorithm"),
-        objective or recipe.create("objective"),
+    stages = recipe.create_stages() if parts.stages is None else tuple(parts.stages)
+    return Job(
+        parts.model or partial(recipe.create, "model", **shapes),
+        parts.algorithm or recipe.create("algorithm"),
+        parts.objective or recipe.create("objective"),
+        recipe.local,
+        recipe.seed,
+        recipe.batch_norm,
+        recipe.evaluation.prior,
+        pipeline=Pipeline(stages, recipe.seed),
+        optimiser=parts.optimiser or recipe.local.create_optimiser(),
     )
+
+
+def trackers_of(recipe: Recipe) -> list[Watcher]:
+    """Return the watchers that a recipe names."""
+    made = [TRACKER.create(tree) for tree in recipe.trackers]
+    for tree, tracker in zip(recipe.trackers, made):
+        if not isinstance(tracker, Watcher):
+            raise InputError(
+                f"trackers is {tree['name']!r}, which makes no Watcher; expected a class derived from it"
+            )
+    return made
 
 
 def weights_of(run: Path) -> str | None:
