@@ -9,7 +9,6 @@ import click
 from fedrecall.cli.options import (
     OPEN,
     engine_options,
-    execution,
     json_option,
     out_option,
     quiet_option,
@@ -18,6 +17,7 @@ from fedrecall.cli.options import (
     words_of,
 )
 from fedrecall.errors import InputError
+from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
 
 
@@ -31,10 +31,7 @@ from fedrecall.runs import files
 def demo(
     settings: tuple[str, ...],
     out: Path | None,
-    engine: str | None,
-    ray_address: str | None,
-    workers: str | None,
-    device: str | None,
+    execution: Tree,
     report: bool,
     quiet: bool,
     as_json: bool,
@@ -54,7 +51,7 @@ def demo(
     recipe = load(
         "demo",
         words_of(settings),
-        execution(engine=engine, ray_address=ray_address, workers=workers, device=device),
+        {"execution": execution},
     )
     # Both runs have the same partition, initial weights and sampled clients.
     federation = load_federation(recipe)

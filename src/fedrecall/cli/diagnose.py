@@ -12,9 +12,7 @@ import click
 
 from fedrecall.cli.options import (
     OPEN,
-    data_option,
-    engine_options,
-    execution,
+    execution_options,
     json_option,
     out_option,
     quiet_option,
@@ -24,7 +22,7 @@ from fedrecall.cli.options import (
     words_of,
 )
 from fedrecall.errors import InputError
-from fedrecall.recipe.files import shipped
+from fedrecall.recipe.files import Tree, shipped
 from fedrecall.runs import files
 
 if TYPE_CHECKING:
@@ -57,8 +55,7 @@ if TYPE_CHECKING:
     help="How many clients train (default: as in the recipe, but at least ten, or all).",
 )
 @out_option
-@engine_options
-@data_option
+@execution_options
 @trust_option
 @quiet_option
 @json_option
@@ -68,11 +65,7 @@ def diagnose(
     weights: Path | None,
     clients: int | None,
     out: Path | None,
-    engine: str | None,
-    ray_address: str | None,
-    workers: str | None,
-    device: str | None,
-    data: str | None,
+    execution: Tree,
     trust: bool,
     quiet: bool,
     as_json: bool,
@@ -94,7 +87,7 @@ def diagnose(
     typed = from_words(words)
     refuse_fixed(typed)
     run = run_at(source)
-    here = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)
+    here = {"execution": execution}
     recipe = load_run_recipe(run.path, words, here, trust=trust) if run else load_recipe(source, words, here)
     refuse_python(recipe, source)
     if "objective" in typed and recipe.objective["name"] != "wsm":

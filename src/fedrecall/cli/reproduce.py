@@ -10,15 +10,15 @@ import click
 
 from fedrecall.cli.options import (
     OPEN,
-    data_option,
-    engine_options,
-    execution,
+    execution_options,
+    jobs_option,
     json_option,
     out_option,
     quiet_option,
     say,
     words_of,
 )
+from fedrecall.recipe.files import Tree
 
 if TYPE_CHECKING:
     from fedrecall.studies.published_table import Texts
@@ -32,16 +32,10 @@ if TYPE_CHECKING:
 @click.argument("what")
 @click.argument("part", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=V1,V2..]...")
 @click.option("--rounds", type=int, metavar="N", help="A shorter version, never set against published numbers.")
-@click.option(
-    "--jobs",
-    type=int,
-    metavar="N",
-    help="Runs at once (default: as many as there are CPUs, or fit on the cluster).",
-)
+@jobs_option
 @click.option("--dry-run", is_flag=True, help="Say what there is to do and how long it takes, and do nothing.")
 @out_option
-@engine_options
-@data_option
+@execution_options
 @quiet_option
 @json_option
 def reproduce(
@@ -51,11 +45,7 @@ def reproduce(
     jobs: int | None,
     dry_run: bool,
     out: Path | None,
-    engine: str | None,
-    ray_address: str | None,
-    workers: str | None,
-    device: str | None,
-    data: str | None,
+    execution: Tree,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -71,13 +61,10 @@ def reproduce(
     from fedrecall.studies.design import shipped
     from fedrecall.studies.reproduce import Reproduction
 
-    where = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)[
-        "execution"
-    ]
     results = []
     for name in shipped() if what == "all" else [what]:
         inside = out / name if out is not None and what == "all" else out
-        made = Reproduction.of(name, words_of(part), rounds=rounds, out=inside, jobs=jobs, execution=where)
+        made = Reproduction.of(name, words_of(part), rounds=rounds, out=inside, jobs=jobs, execution=execution)
         plan = made.plan()
         if not as_json:
             show_plan(plan)

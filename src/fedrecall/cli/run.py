@@ -8,9 +8,7 @@ import click
 
 from fedrecall.cli.options import (
     OPEN,
-    data_option,
-    engine_options,
-    execution,
+    execution_options,
     json_option,
     out_option,
     quiet_option,
@@ -19,6 +17,7 @@ from fedrecall.cli.options import (
     settings_argument,
     words_of,
 )
+from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
 
 
@@ -29,8 +28,7 @@ from fedrecall.runs import files
 @recipe_argument
 @settings_argument
 @out_option
-@engine_options
-@data_option
+@execution_options
 @report_option
 @quiet_option
 @json_option
@@ -38,11 +36,7 @@ def run(
     recipe: str,
     settings: tuple[str, ...],
     out: Path | None,
-    engine: str | None,
-    ray_address: str | None,
-    workers: str | None,
-    device: str | None,
-    data: str | None,
+    execution: Tree,
     report: bool,
     quiet: bool,
     as_json: bool,
@@ -61,7 +55,7 @@ def run(
     loaded = load(
         recipe,
         words_of(settings),
-        execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data),
+        {"execution": execution},
     )
     experiment = build(loaded, load_federation(loaded))
     name = Path(recipe).stem
