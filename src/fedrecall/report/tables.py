@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from fedrecall.measure.metrics import metric_of
 from fedrecall.report.comparison import Method, blocks, competitors, differences, flatten
 from fedrecall.report.intervals import clear_winner
 from fedrecall.report.judges import balanced, word_on_priors
 from fedrecall.report.paper_results import published
-from fedrecall.report.units import SIGNED, factor_of, with_unit
 from fedrecall.report.wording import KEY_NAMES, count_of, in_hundred, in_words, number
 
 BY_CLASS = "final_accuracy_macro"
@@ -53,7 +53,7 @@ class Column:
     @property
     def heading(self) -> str:
         """With the unit."""
-        return with_unit(self.title, "final_accuracy" if self.key == "published" else self.key)
+        return metric_of("final_accuracy" if self.key == "published" else self.key).heading(self.title)
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,13 @@ def mean_and_deviation(values: list[float], *, signed: bool = False) -> str:
 
 
 def _numbers(key: str, values: list[float]) -> Cell:
-    """Of a metric that is a share, over the seeds."""
+    """Return the cell of a metric that is a share, over the seeds."""
+    metric = metric_of(key)
     each = ", ".join(in_hundred(value) for value in values)
     return Cell(
-        mean_and_deviation(values, signed=key in SIGNED),
+        mean_and_deviation(values, signed=metric.signed),
         f"each seed: {each}" if len(values) > 1 else "",
-        numbers=tuple(factor_of(key) * value for value in values),
+        numbers=tuple(metric.factor * value for value in values),
     )
 
 

@@ -6,11 +6,11 @@ import csv
 import io
 from collections.abc import Sequence
 
+from fedrecall.measure.metrics import metric_of
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import SECTIONS
 from fedrecall.report.table_texts import escape
 from fedrecall.report.tables import mean_and_deviation
-from fedrecall.report.units import SIGNED, with_unit
 from fedrecall.report.wording import KEY_NAMES, in_words, points
 from fedrecall.studies.table import Paired, Row, StudyTable
 
@@ -25,7 +25,7 @@ FORMULAS = tuple("=+-@\t\r")  # what a spreadsheet computes
 
 def heading(table: StudyTable) -> list[str]:
     words = [KEY_NAMES.get(key, key) + (" (chosen)" if key in table.chosen else "") for key in table.keys]
-    words += ["seeds", *(with_unit(TITLES[key], key) for key in table.metrics)]
+    words += ["seeds", *(metric_of(key).heading(TITLES[key]) for key in table.metrics)]
     words += ["difference, points", "95 % interval", "agree"] if table.has_baseline else []
     return [*words, *(["state"] if any(row.trouble for row in table.rows) else [])]
 
@@ -38,7 +38,9 @@ def body(table: StudyTable) -> list[list[str]]:
 def line(table: StudyTable, row: Row) -> list[str]:
     texts = [setting_text(key, value) for key, value in row.settings.items()]
     texts.append(str(row.seeds))
-    texts += [mean_and_deviation(values, signed=key in SIGNED) or "-" for key, values in row.numbers.items()]
+    texts += [
+        mean_and_deviation(values, signed=metric_of(key).signed) or "-" for key, values in row.numbers.items()
+    ]
     if table.has_baseline:
         texts += paired_texts(row.paired, "baseline" if row.is_baseline else "-")
     return [*texts, *([row.trouble or "finished"] if any(other.trouble for other in table.rows) else [])]

@@ -151,6 +151,7 @@ def test_every_number_of_a_chart_is_in_percent_or_points(tmp_path: Path, make_ru
     assert axis["metric:val_accuracy"] == "val accuracy, %"
     assert axis["metric:forgetting"] == "forgetting, points"
     assert axis["metric:train_loss"] == "train loss"
+    assert figures["metric:forgetting"]["data"][-1]["hovertemplate"] == "%{y:+.1f} points"
     assert figures["metric:train_loss"]["layout"]["xaxis"]["dtick"] == 1  # eight rounds
     assert axis["client-accuracy"] == "accuracy on its own data, %"
     assert axis["ablation:alpha"] == "final accuracy, %"

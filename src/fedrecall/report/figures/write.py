@@ -17,12 +17,12 @@ from matplotlib.figure import Figure
 
 from fedrecall.atomic_files import replace_file
 from fedrecall.errors import InputError
+from fedrecall.measure.metrics import metric_of
 from fedrecall.report.ablation import Ablation, ablations
 from fedrecall.report.comparison import Method
 from fedrecall.report.curves import curve
 from fedrecall.report.figures.heatmaps import draw_heatmaps, probed_rounds
 from fedrecall.report.figures.shares import draw_shares
-from fedrecall.report.units import factor_of, with_unit
 from fedrecall.report.wording import plain
 
 FORMATS = ("png", "svg", "pdf")
@@ -95,7 +95,7 @@ def draw_curves(methods: list[Method], keys: tuple[str, ...], titles: tuple[str,
         for method in methods:
             _draw_line(axes, method, key)
         axes.set_xlabel("round")
-        axes.set_ylabel(with_unit(title, key))
+        axes.set_ylabel(metric_of(key).heading(title))
         if key in ("forgetting", "learned"):
             axes.axhline(0, color="black", lw=0.8, zorder=1)
     _legend(figure, _band(methods))
@@ -103,7 +103,7 @@ def draw_curves(methods: list[Method], keys: tuple[str, ...], titles: tuple[str,
 
 
 def _draw_line(axes: Axes, method: Method, key: str) -> None:
-    found, factor = curve(method, key), factor_of(key)
+    found, factor = curve(method, key), metric_of(key).factor
     if found is None:
         return
     look = method.look

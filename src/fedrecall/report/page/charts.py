@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedrecall.measure.metrics import metric_of
 from fedrecall.report.ablation import Ablation
 from fedrecall.report.comparison import Method
 from fedrecall.report.curves import Curve, curve, thin
@@ -25,7 +26,6 @@ from fedrecall.report.probe_views import (
     who_causes,
     who_suffers,
 )
-from fedrecall.report.units import factor_of, number_format, with_unit
 from fedrecall.report.wording import count_of, points
 from fedrecall.runs.reader import RunRecord, is_number
 
@@ -60,7 +60,7 @@ def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
     if not any(len(line.rounds) > 1 for _, _, line in drawn):
         return None
     traces = [trace for position, method, line in drawn for trace in _curve_traces(position, method, line, key)]
-    vertical: Figure = {"title": with_unit(title, key)}
+    vertical: Figure = {"title": metric_of(key).heading(title)}
     if key in ("forgetting", "learned"):
         vertical["rangemode"] = "tozero"  # its sign is what matters
     horizontal: Figure = {"title": "round"}
@@ -70,7 +70,7 @@ def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
 
 
 def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list[Figure]:
-    factor, rounds, traces = factor_of(key), drawn.rounds.tolist(), []
+    factor, rounds, traces = metric_of(key).factor, drawn.rounds.tolist(), []
     if drawn.low is not None and drawn.high is not None:
         edge = {"x": rounds, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "meta": position}
         traces.append({**edge, "y": plain(factor * drawn.low)})
@@ -87,6 +87,12 @@ def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list
         "hovertemplate": number_format(key),
     }
     return [*traces, line]
+
+
+def number_format(key: str) -> str:
+    """Return the format in which d3 shows a number of this metric, followed by its unit."""
+    metric = metric_of(key)
+    return f"%{{y:{'+' if metric.signed else ''}.1f}} {metric.unit}" if metric.unit else "%{y:.4~g}"
 
 
 def class_figure(methods: list[Method]) -> Figure | None:
