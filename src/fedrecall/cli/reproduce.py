@@ -21,7 +21,6 @@ from fedrecall.cli.options import (
 from fedrecall.recipe.files import Tree
 
 if TYPE_CHECKING:
-    from fedrecall.studies.published_table import Texts
     from fedrecall.studies.reproduce import Plan, Reproduction
 
 
@@ -111,25 +110,17 @@ def show_plan(plan: Plan) -> None:
 
 def show_result(made: Reproduction, folder: Path, figures: list[Path], *, as_json: bool) -> dict[str, Any]:
     """The tables on the screen and as files, and where the figures are."""
-    from fedrecall.studies.published_table import tables
+    from fedrecall.cli.output import show_table
+    from fedrecall.studies.published_table import published_tables, write_tables
 
-    found = tables(made) if not made.asked.design.figures else []
-    for texts in found:
-        texts.write(folder)
-        if not as_json:
-            show_texts(texts)
+    tables = published_tables(made) if not made.asked.design.figures else {}
+    write_tables(tables, folder)
     if not as_json:
+        for table in tables.values():
+            show_table(table)
+            say("")
         for path in [*figures, folder]:
             say(str(path))
-    shown = {texts.name: [dict(zip(texts.heading, row)) for row in texts.rows] for texts in found}
-    notes = list(dict.fromkeys(note for texts in found for note in texts.notes))
+    shown = {name: [dict(zip(table.heading, row)) for row in table.rows] for name, table in tables.items()}
+    notes = list(dict.fromkeys(note for table in tables.values() for note in table.notes))
     return {**shown, "notes": notes, "figures": [str(path) for path in figures]}
-
-
-def show_texts(texts: Texts) -> None:
-    from fedrecall.cli.output import text_table
-
-    text_table(texts.heading, texts.rows, words=texts.words)
-    for note in texts.notes:
-        say(note)
-    say("")

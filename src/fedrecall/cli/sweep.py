@@ -150,16 +150,14 @@ def in_words(state: State) -> str:
 
 def show_study(study: Study, *, as_json: bool) -> None:
     """The table and where it is, or the table as JSON."""
-    from fedrecall.cli.output import text_table
+    from fedrecall.cli.output import show_table
     from fedrecall.runs import files
-    from fedrecall.studies.table_texts import body, heading
+    from fedrecall.studies.table_texts import as_text
 
     table, page = study.result(), study.path / files.REPORT
     if as_json:
         where = {"path": str(study.path), "report": str(page) if page.exists() else None}
         click.echo(json.dumps({**where, "table": table.records(), "notes": table.notes}))
         return
-    text_table(heading(table), body(table), words=len(table.keys))
-    for note in table.notes:
-        say(note)
+    show_table(as_text(table))
     say(str(page if page.exists() else study.path))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedrecall.report.comparison import Method, flatten, key_of, labels, made_of
+from fedrecall.report.intervals import sample_deviation
 from fedrecall.runs.reader import Tree
 
 
@@ -91,6 +92,6 @@ def _series(label: str, points: list[tuple[float, Method]]) -> Series:
         values = method.values("final_accuracy")
         series.x.append(x)
         series.mean.append(float(np.mean(values)))
-        series.sd.append(float(np.std(values, ddof=1)) if len(values) > 1 else None)
+        series.sd.append(sample_deviation(values))
         series.seeds.append(len(values))
     return series

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedrecall.measure.metrics import metric_of
 from fedrecall.report.comparison import Method, blocks, competitors
 from fedrecall.report.intervals import paired_interval, told_apart
-from fedrecall.report.wording import count_of, in_hundred, percent, points
+from fedrecall.report.wording import count_of, in_hundred, percent, points, points_range
 
 Pair = tuple[Method, Method]
 
@@ -165,7 +165,7 @@ def _doubt(plain: Method, rival: Method) -> str:
     if found is not None:
         shared = len(set(rival.by_seeds("final_accuracy")) & set(plain.by_seeds("final_accuracy")))
         zero = "" if found[0] > 0 or found[1] < 0 else ", which includes zero"
-        return f" (95 % interval over {shared} seeds: {points(found[0])} to {points(found[1])} points{zero})"
+        return f" (95 % interval over {shared} seeds: {points_range(found)} points{zero})"
     return "" if told_apart(rival, plain, "final_accuracy") else ", a difference that may be chance"
 
 

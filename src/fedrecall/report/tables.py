@@ -10,10 +10,10 @@ import numpy as np
 
 from fedrecall.measure.metrics import metric_of
 from fedrecall.report.comparison import Method, blocks, competitors, differences, flatten
-from fedrecall.report.intervals import clear_winner
+from fedrecall.report.intervals import clear_winner, sample_deviation
 from fedrecall.report.judges import balanced, word_on_priors
 from fedrecall.report.paper_results import published
-from fedrecall.report.wording import KEY_NAMES, count_of, in_hundred, in_words, number
+from fedrecall.report.wording import KEY_NAMES, count_of, in_hundred, in_words, number, with_deviation
 
 BY_CLASS = "final_accuracy_macro"
 
@@ -128,11 +128,8 @@ def block_titles(groups: list[list[Method]]) -> list[str]:
 
 
 def mean_and_deviation(values: list[float], *, signed: bool = False) -> str:
-    """`85.8 ± 0.3` over seeds, of shares in percent or points; the standard deviation is that of a sample."""
-    if not values:
-        return ""
-    mean = in_hundred(float(np.mean(values)), signed=signed)
-    return f"{mean} ± {in_hundred(float(np.std(values, ddof=1)))}" if len(values) > 1 else mean
+    """Return `85.8 ± 0.3` over seeds, of shares in percent or points; an empty text of no values."""
+    return with_deviation(float(np.mean(values)), sample_deviation(values), signed=signed) if values else ""
 
 
 def _numbers(key: str, values: list[float]) -> Cell:
@@ -171,7 +168,7 @@ def _published(method: Method) -> Cell:
         return Cell("")
     where = f"{found.table.replace('table', 'Table ')} of the paper"
     return Cell(
-        f"{in_hundred(found.accuracy)} ± {in_hundred(found.sd)}",
+        with_deviation(found.accuracy, found.sd),
         f"{where}: {found.differs}" if found.differs else where,
         note="†" if found.differs else "",
         numbers=(100 * found.accuracy,),

@@ -55,12 +55,23 @@ def in_hundred(value: float, *, signed: bool = False) -> str:
     return f"{shown:+.1f}".replace("-", MINUS) if signed else f"{shown:.1f}".replace("-", MINUS)
 
 
+def with_deviation(mean: float, deviation: float | None, *, signed: bool = False) -> str:
+    """Return `85.8 ± 0.3` of shares, or the mean alone."""
+    text = in_hundred(mean, signed=signed)
+    return text if deviation is None else f"{text} ± {in_hundred(deviation)}"
+
+
 def percent(value: float) -> str:
     return f"{in_hundred(value)}\u00a0%"
 
 
 def points(value: float) -> str:
     return in_hundred(value, signed=True)
+
+
+def points_range(found: tuple[float, float] | None) -> str:
+    """Return an interval as `+3.0 to +13.0`, or a hyphen if there is none."""
+    return f"{points(found[0])} to {points(found[1])}" if found else "-"
 
 
 def count_of(count: int, thing: str) -> str:

@@ -14,7 +14,7 @@ from fedrecall.recipe.recipe import Recipe
 from fedrecall.report import paper_results
 from fedrecall.report.intervals import welch_interval
 from fedrecall.report.tables import mean_and_deviation
-from fedrecall.report.wording import in_hundred, points
+from fedrecall.report.wording import points, points_range, with_deviation
 from fedrecall.safe_parsing import regular_file, yaml_value
 from fedrecall.studies.narrow import value_of
 
@@ -95,13 +95,13 @@ class Beside:
         """Ours, published, difference, interval."""
         theirs, shown = self.published, "-"
         if theirs is not None:
-            shown = f"{in_hundred(theirs.accuracy)} ± {in_hundred(theirs.sd)}{'†' if theirs.remark else ''}"
-        low_high, difference = self.interval, self.difference
+            shown = with_deviation(theirs.accuracy, theirs.sd) + ("†" if theirs.remark else "")
+        difference = self.difference
         return [
             mean_and_deviation(self.values) or "-",
             shown,
             points(difference) if difference is not None else "-",
-            f"{points(low_high[0])} to {points(low_high[1])}" if low_high else "-",
+            points_range(self.interval),
         ]
 
 
