@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.report.comparison import Method, flatten, key_of, labels, made_of
+from fedrecall.report.comparison import MADE_OF, Method, flatten, key_of, labels, made_of
 from fedrecall.report.intervals import sample_deviation
+from fedrecall.runs.identity import identity
 from fedrecall.runs.reader import Tree
 
 
@@ -60,11 +61,11 @@ def ablations(methods: list[Method]) -> list[Ablation]:
     for name, title, keys, value in AXES:
         sets: dict[str, list[tuple[float, Method]]] = {}
         for method in methods:
-            flat = flatten(method.recipe)
+            flat = flatten(identity(method.recipe))
             x = value(flat)
             if isinstance(x, int | float) and method.values("final_accuracy"):
                 content = {key: value for key, value in made_of(method.runs[0]).items() if key != "partition"}
-                flat |= flatten(content, "made of ")  # a partition given in Python may be what differs
+                flat |= flatten(content, MADE_OF)  # a partition given in Python may be what differs
                 rest = key_of({key: inner for key, inner in flat.items() if key not in keys})
                 sets.setdefault(rest, []).append((float(x), method))
         several = [points for points in sets.values() if len({x for x, _ in points}) > 1]
