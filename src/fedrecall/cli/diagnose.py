@@ -78,6 +78,7 @@ def diagnose(
     """
     from fedrecall.front.diagnose import examine, given, refuse_fixed
     from fedrecall.front.execute import load_federation
+    from fedrecall.front.pairing import check_is_wsm
     from fedrecall.front.run_recipe import load_run_recipe
     from fedrecall.objectives import WSM
     from fedrecall.recipe.layers import from_words
@@ -90,11 +91,8 @@ def diagnose(
     here = {"execution": execution}
     recipe = load_run_recipe(run.path, words, here, trust=trust) if run else load_recipe(source, words, here)
     refuse_python(recipe, source)
-    if "objective" in typed and recipe.objective["name"] != "wsm":
-        raise InputError(
-            f"objective is {recipe.objective['name']!r}, but a diagnosis compares cross_entropy with wsm; only "
-            "options of wsm can be given, as in objective.smoothing=0.003"
-        )
+    if "objective" in typed:
+        check_is_wsm(recipe, "a diagnosis")
     objective = recipe.create("objective") if recipe.objective["name"] == "wsm" else WSM()
     start = given(weights) if weights else start_of(run, recipe)
     if run and not {"data", "partition"} & set(typed):

@@ -46,20 +46,15 @@ def run(
     Settings over the recipe's may follow as KEY=VALUE or --KEY VALUE, with dots: local.lr=0.05.
     """
     from fedrecall.cli.output import show_results
-    from fedrecall.front.execute import Plan, execute, load_federation
+    from fedrecall.front.execute import Plan, execute, load_federation, new_folder
     from fedrecall.recipe.layers import load
     from fedrecall.recipe.names import titles
-    from fedrecall.runs.folder import RunFolder
     from fedrecall.simulation.experiment import build
 
-    loaded = load(
-        recipe,
-        words_of(settings),
-        {"execution": execution},
-    )
+    loaded = load(recipe, words_of(settings), {"execution": execution})
     experiment = build(loaded, load_federation(loaded))
     name = Path(recipe).stem
-    folder = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), name)
+    folder = new_folder(out, name)
     page = folder.path / files.REPORT if report else None
     (summary,) = execute([Plan(experiment, folder, name)], report=page, quiet=quiet or as_json)
     title = titles().method(loaded.tree())

@@ -142,5 +142,3 @@ class Recipe(Settings):
     def digest(self, rounding: str = "", weights: str | None = None, device: str = "") -> str:
         """Return the hash of all that decides the result; `digest_of` explains the arguments."""
         return digest_of(self.tree(), rounding, weights, device)
-
-
