@@ -9,7 +9,8 @@ from pathlib import Path
 from fedrecall.front.pairing import PAIR
 from fedrecall.front.run import Run
 from fedrecall.recipe.files import Tree
-from fedrecall.report.diagnosis import Findings, points
+from fedrecall.report.diagnosis import Findings
+from fedrecall.report.wording import rounded
 from fedrecall.runs.lines import finite
 
 HEAD = ("points of accuracy", *PAIR.values())
@@ -55,7 +56,7 @@ class Diagnosis:
         """A line for each number: what it is, with cross-entropy, and with WSM."""
         lines = []
         for title, key in ROWS.items():
-            values = [points(getattr(self.findings[name], key)) for name in PAIR]
+            values = [rounded(getattr(self.findings[name], key)) for name in PAIR]
             sign = "" if key in ("averaged", "drops", "rises") else "+"
             shown = ["-" if value != value else f"{value:{sign}.1f}" for value in values]
             lines.append((title, shown[0], shown[1]))

@@ -169,8 +169,8 @@ def _published(method: Method) -> Cell:
     where = f"{found.table.replace('table', 'Table ')} of the paper"
     return Cell(
         with_deviation(found.accuracy, found.sd),
-        f"{where}: {found.differs}" if found.differs else where,
-        note="†" if found.differs else "",
+        f"{where}: {found.remark}" if found.remark else where,
+        note="†" if found.remark else "",
         numbers=(100 * found.accuracy,),
         deviation=100 * found.sd,
     )

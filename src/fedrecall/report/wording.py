@@ -49,9 +49,18 @@ def in_words(value: Any) -> str:
     return str(value).replace("_", " ") if isinstance(value, str) and ":" not in value else str(value)
 
 
+def rounded(value: float) -> float:
+    """Return a share in percent or points, as it is shown.
+
+    >>> rounded(0.12345), rounded(-0.0004)
+    (12.3, 0.0)
+    """
+    return round(100 * value, 1) + 0.0  # the sum makes -0.0 plain
+
+
 def in_hundred(value: float, *, signed: bool = False) -> str:
-    """A share in percent or points, without the unit; what rounds to zero has no minus."""
-    shown = round(100 * value, 1) + 0.0
+    """Return a share in percent or points as text, without the unit."""
+    shown = rounded(value)
     return f"{shown:+.1f}".replace("-", MINUS) if signed else f"{shown:.1f}".replace("-", MINUS)
 
 

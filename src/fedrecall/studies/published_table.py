@@ -11,13 +11,14 @@ from fedrecall.errors import InputError
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.report.comparison import Method
+from fedrecall.report.paper_results import Published
 from fedrecall.report.text_table import TextTable
 from fedrecall.report.wording import KEY_NAMES, points
 from fedrecall.studies.cells import Cell
 from fedrecall.studies.choice import others
 from fedrecall.studies.folder import StudyFolder
 from fedrecall.studies.narrow import value_of
-from fedrecall.studies.published import HEADING, Beside, Published, Source, remarks, source_of
+from fedrecall.studies.published import HEADING, Beside, Source, remarks, source_of
 from fedrecall.studies.reproduce import Reproduction
 from fedrecall.studies.table import Row, StudyTable, paired, study_table
 from fedrecall.studies.table_texts import paired_texts, setting_headings, setting_text, setting_texts

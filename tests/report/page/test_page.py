@@ -300,13 +300,13 @@ def paper(**changes: object) -> dict:
 def test_the_papers_number_stands_beside_its_own_setting() -> None:
     found = published(paper())
     assert found
-    assert (found.accuracy, found.sd, found.table, found.differs) == (0.858, 0.003, "table4", "")
+    assert (found.accuracy, found.sd, found.table, found.remark) == (0.858, 0.003, "table4", "")
     plain = published(paper(objective={"name": "cross_entropy"}, model={"name": "resnet18", "norm": "group"}))
     assert plain
     assert plain.accuracy == 0.827
     shorter = published(paper(rounds=300))
     assert shorter
-    assert shorter.differs == "300 rounds instead of 4,000"
+    assert shorter.remark == "300 rounds instead of 4,000"
     assert len(rows()) == 16 + 108 + 32  # Tables 2, 4 and 5
 
 

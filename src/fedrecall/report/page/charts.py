@@ -79,14 +79,21 @@ def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list
     line = {
         "x": rounds,
         "y": plain(factor * drawn.mean),
-        "name": escape(method.label),
-        "mode": "lines+markers" if len(rounds) <= 30 else "lines",
-        "line": line_of(method.look),
-        "marker": {"size": 6},
-        "meta": position,
+        **_trace_style(position, method, len(rounds), marker=6),
         "hovertemplate": number_format(key),
     }
     return [*traces, line]
+
+
+def _trace_style(position: int, method: Method, count: int, *, marker: int) -> Figure:
+    """Return what the lines of a method have in common; a line of few points has markers."""
+    return {
+        "name": escape(method.label),
+        "mode": "lines+markers" if count <= 30 else "lines",
+        "line": line_of(method.look),
+        "marker": {"size": marker},
+        "meta": position,
+    }
 
 
 def number_format(key: str) -> str:
@@ -183,11 +190,7 @@ def client_accuracy_figure(methods: list[Method]) -> Figure | None:
                 "x": [100 * (rank + 0.5) / len(pairs) for rank in range(len(pairs))],
                 "y": plain(100 * np.array([value for value, _ in pairs])),
                 "text": [f"client {client}: {escape(labels.get(client, ''))}".rstrip(": ") for _, client in pairs],
-                "name": escape(method.label),
-                "mode": "lines+markers" if len(pairs) <= 30 else "lines",
-                "line": line_of(method.look),
-                "marker": {"size": 5},
-                "meta": position,
+                **_trace_style(position, method, len(pairs), marker=5),
                 "hovertemplate": "%{y:.1f} % (%{text})",
             }
         )

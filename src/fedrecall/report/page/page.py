@@ -183,7 +183,7 @@ def definitions() -> dict[str, str]:
 
 def footnotes(methods: list[Method]) -> list[str]:
     found = [published(method.recipe) for method in methods]
-    return list(dict.fromkeys(value.differs for value in found if value and value.differs))
+    return list(dict.fromkeys(value.remark for value in found if value and value.remark))
 
 
 def title(methods: list[Method]) -> str:
