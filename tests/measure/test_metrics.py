@@ -29,7 +29,14 @@ from fedrecall.client.batches import LocalPlan
 from fedrecall.client.predictions import Predictions
 from fedrecall.client.sums import UpdateGeometry
 from fedrecall.measure import evaluator as evaluation
-from fedrecall.measure.metrics import METRICS, calibration_error, client_metrics, pooled_metrics
+from fedrecall.measure.metrics import (
+    METRICS,
+    SUMMARY,
+    calibration_error,
+    client_metrics,
+    metric_of,
+    pooled_metrics,
+)
 from fedrecall.measure.training_cost import Operations
 from fedrecall.simulation.summary import to_target
 
@@ -280,3 +287,29 @@ def test_the_bounds_have_pooled_metrics(tmp_path: Path) -> None:
         assert keys <= set(made.metrics[-1])
     assert "val_accuracy_mean" not in made.metrics[-1]  # there is no one model to hold against each client
     assert not (made.path / "clients.jsonl").exists()
+
+
+# Counts, sizes, losses and rates: no shares of samples.
+WITHOUT_UNIT = {
+    *("round", "clients", "lr", "train_loss", "bytes_up", "bytes_down", "flops", "val_nll", "test_nll"),
+    *("update_norm", "update_cosine", "final_accuracy_rounds"),
+    *("rounds_to_target", "bytes_to_target", "flops_to_target"),
+}
+
+
+def test_every_share_of_samples_has_a_unit_and_nothing_else() -> None:
+    for metric in [*METRICS.values(), *SUMMARY.values()]:
+        assert bool(metric.unit) == (metric.name not in WITHOUT_UNIT), metric.name
+        assert not metric.signed or metric.unit == "points", metric.name
+
+
+def test_shares_are_shown_in_hundredths() -> None:
+    shown = [metric_of(name) for name in ("test_accuracy", "forgetting", "val_mine")]
+    assert [(metric.unit, metric.factor) for metric in shown] == [("%", 100), ("points", 100), ("", 1)]
+    assert metric_of("forgetting").heading("lost") == "lost, points"
+
+
+def test_a_metric_of_a_run_has_the_unit_of_the_same_metric_of_a_round() -> None:
+    for name in METRICS.keys() & SUMMARY.keys():
+        first, second = METRICS[name], SUMMARY[name]
+        assert (first.unit, first.signed, first.better) == (second.unit, second.signed, second.better)

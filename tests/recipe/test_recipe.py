@@ -10,8 +10,9 @@ import yaml
 from fedrecall import InputError
 from fedrecall.recipe.files import shipped
 from fedrecall.recipe.layers import load
-from fedrecall.recipe.recipe import Recipe, lengthened
+from fedrecall.recipe.recipe import Recipe
 from fedrecall.recipe.reference import reference
+from fedrecall.runs.identity import lengthened
 
 THE_DESIGN = """
 data: cifar10

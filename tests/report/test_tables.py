@@ -7,8 +7,9 @@ import io
 
 import pytest
 
-from fedrecall.report.table_texts import as_csv, as_latex, escape
+from fedrecall.report.table_texts import as_csv, as_latex
 from fedrecall.report.tables import final_rounds, result_table
+from fedrecall.report.text_table import latex_escape
 
 WSM = {"name": "wsm", "tau": 1.0, "smoothing": 0.0}
 SEEDS = [
@@ -88,7 +89,7 @@ def test_latex_has_a_row_for_each_setting(methods) -> None:
 
 
 def test_latex_takes_every_sign_as_text() -> None:
-    assert escape("a_b & 5 % {x}\\^~$#") == (
+    assert latex_escape("a_b & 5 % {x}\\^~$#") == (
         r"a\_b \& 5 \% \{x\}\textbackslash{}\textasciicircum{}\textasciitilde{}\$\#"
     )
-    assert escape("one\ntwo") == "one two"
+    assert latex_escape("one\ntwo") == "one two"

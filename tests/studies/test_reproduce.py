@@ -25,7 +25,7 @@ from fedrecall.studies.design import load_design, shipped
 from fedrecall.studies.folder import StudyFolder
 from fedrecall.studies.narrow import narrowed
 from fedrecall.studies.published import source_of
-from fedrecall.studies.published_table import tables
+from fedrecall.studies.published_table import published_tables
 from fedrecall.studies.reproduce import Reproduction
 
 # 97.5 % points of Student's t from a table, by degrees of freedom.
@@ -78,7 +78,7 @@ def test_table_5_is_set_beside_the_paper(tmp_path: Path) -> None:
         ("lenet-cifar10", "cross_entropy", "0.01"): [0.6, 0.62, 0.61],
         ("lenet-cifar10", "wsm", "0.01"): [0.65, 0.63, 0.64],
     }
-    cells, pairs = tables(made(tmp_path / "s", "table5", ours, keys))
+    cells, pairs = published_tables(made(tmp_path / "s", "table5", ours, keys)).values()
     with (Path(__file__).parents[2] / "src/fedrecall/report/paper_results.csv").open() as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     theirs = {
@@ -109,7 +109,7 @@ def test_a_chosen_rate_is_set_beside_the_best_published_one(tmp_path: Path) -> N
         for rate in rates
         for objective in ("cross_entropy", "wsm")
     }
-    cells, _ = tables(made(tmp_path / "s", "table3", ours, ("recipe", "objective", "local.lr")))
+    cells, _ = published_tables(made(tmp_path / "s", "table3", ours, ("recipe", "objective", "local.lr"))).values()
     wsm = dict(zip(cells.heading, cells.rows[1]))
     assert wsm["rate (chosen)"] == "0.03"
     assert wsm["published, %"].startswith("27.4 ")  # Table 3 of the paper: .274 for CIFAR-100 with WSM
@@ -125,7 +125,7 @@ def test_norms_are_paired_like_for_like_beside_the_papers_own_way(tmp_path: Path
         ("wsm", "batch"): 0.86,
     }
     ours = {("resnet18-cifar10", o, "0.05", n): [a, a, a] for (o, n), a in numbers.items()}
-    _, pairs = tables(made(tmp_path / "s", "table4", ours, keys))
+    _, pairs = published_tables(made(tmp_path / "s", "table4", ours, keys)).values()
     found = {
         row[pairs.heading.index("pairing")]: row[pairs.heading.index("WSM less cross-entropy, points")]
         for row in pairs.rows
@@ -140,7 +140,7 @@ def test_norms_are_paired_like_for_like_beside_the_papers_own_way(tmp_path: Path
 def test_a_shorter_version_is_marked_and_never_set_against_published_numbers(tmp_path: Path) -> None:
     ours = {("lenet-cifar10", "wsm", "0.01"): [0.6]}
     study = made(tmp_path / "s", "table5", ours, ("recipe", "objective", "local.lr"), rounds=12)
-    (cells,) = tables(study)
+    (cells,) = published_tables(study).values()
     assert "published, %" not in cells.heading
     assert "A shorter version of 12 rounds" in cells.notes[0]
 

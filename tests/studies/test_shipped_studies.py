@@ -76,7 +76,7 @@ def test_every_published_number_has_one_cell_and_every_cell_its_number(name: str
     found = [published(recipe_of(cell).tree()) for cell in settings(STUDIES[name])]
     assert all(number is not None and number.table == table for number in found)
     told = ("norm", "rate")  # in Table 2 the paper does not say with which
-    assert {part for number in found if number for part in number.differs.split("; ")} <= {
+    assert {part for number in found if number for part in number.remark.split("; ")} <= {
         "", *(f"the paper does not say with which {what}" for what in told)
     }  # fmt: skip
     wanted = sorted((float(row["accuracy"]), float(row["std"])) for row in rows() if row["table"] == table)

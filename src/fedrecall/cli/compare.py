@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fedrecall.cli.options import json_option, say
+from fedrecall.cli.options import json_option
 
 
 @click.command(epilog="Example: fedrecall compare runs/plain runs/wsm --accuracy 0.6")
@@ -19,13 +19,11 @@ def compare(runs: tuple[Path, ...], accuracy: tuple[float, ...], as_json: bool) 
 
     RUN is a run's folder, a folder of runs, or a study's. Runs that differ in their seeds only are one method.
     """
-    from fedrecall.cli.output import text_table
+    from fedrecall.cli.output import show_table
     from fedrecall.studies.compare import compare as compared
 
     found = compared(list(runs), accuracy)
     if as_json:
         click.echo(json.dumps(found.records()))
         return
-    text_table(found.heading(), found.body(), words=1)
-    for note in found.notes():
-        say(note)
+    show_table(found.table())

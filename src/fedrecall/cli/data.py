@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedrecall.cli.options import say
+from fedrecall.cli.options import json_option, quiet_option, say
 from fedrecall.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ data_option = click.option(
     metavar="DIR",
     help="Where data sets lie (default: the variable FEDRECALL_DATA, or our cache folder).",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 @click.group(epilog="Example: fedrecall data fetch cifar10")
@@ -58,7 +57,7 @@ def list_data(folder: str | None, as_json: bool) -> None:
     metavar="DIR",
     help="The folder to put it in (default: the variable FEDRECALL_DATA, or our cache folder).",
 )
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @json_option
 def fetch_data(name: str, to: str | None, quiet: bool, as_json: bool) -> None:
     """Download and unpack the data set NAME, unless it is here and intact."""

@@ -9,7 +9,6 @@ import click
 from fedrecall.cli.options import (
     OPEN,
     engine_options,
-    execution,
     json_option,
     out_option,
     quiet_option,
@@ -17,7 +16,7 @@ from fedrecall.cli.options import (
     settings_argument,
     words_of,
 )
-from fedrecall.errors import InputError
+from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
 
 
@@ -31,10 +30,7 @@ from fedrecall.runs import files
 def demo(
     settings: tuple[str, ...],
     out: Path | None,
-    engine: str | None,
-    ray_address: str | None,
-    workers: str | None,
-    device: str | None,
+    execution: Tree,
     report: bool,
     quiet: bool,
     as_json: bool,
@@ -44,33 +40,20 @@ def demo(
     Settings over the recipe `demo` may follow as KEY=VALUE.
     """
     from fedrecall.cli.output import show_results
-    from fedrecall.front.execute import Plan, execute, load_federation
+    from fedrecall.front.execute import execute, load_federation
+    from fedrecall.front.pairing import check_is_wsm, plan_both, with_both_objectives
     from fedrecall.recipe.layers import load
     from fedrecall.recipe.names import titles
-    from fedrecall.recipe.recipe import Recipe
-    from fedrecall.runs.folder import RunFolder
     from fedrecall.simulation.experiment import build
 
-    recipe = load(
-        "demo",
-        words_of(settings),
-        execution(engine=engine, ray_address=ray_address, workers=workers, device=device),
-    )
+    recipe = load("demo", words_of(settings), {"execution": execution})
     # Both runs have the same partition, initial weights and sampled clients.
     federation = load_federation(recipe)
-    if recipe.objective["name"] != "wsm":
-        raise InputError(
-            f"objective is {recipe.objective['name']!r}, but the demo compares cross_entropy with wsm, of which "
-            "options can be given, as in objective.smoothing=0.003; for others: fedrecall run demo objective=NAME"
-        )
-    objectives: dict[str, object] = {"cross_entropy": "cross_entropy", "wsm": recipe.objective}
-    recipes = {name: Recipe(**{**recipe.tree(), "objective": chosen}) for name, chosen in objectives.items()}
+    check_is_wsm(recipe, "the demo", "; for others: fedrecall run demo objective=NAME")
+    recipes = with_both_objectives(recipe, recipe.objective)
     experiments = {name: build(chosen, federation) for name, chosen in recipes.items()}
-    parent = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), "demo")
-    plans = [
-        Plan(experiments[name], RunFolder.create(parent.path / name), titles().method(chosen.tree()))
-        for name, chosen in recipes.items()
-    ]
+    methods = {name: titles().method(chosen.tree()) for name, chosen in recipes.items()}
+    parent, plans = plan_both(experiments, out, "demo", methods)
     page = parent.path / files.REPORT if report else None
     summaries = execute(plans, report=page, quiet=quiet or as_json)
     show_results({plan.title: summary for plan, summary in zip(plans, summaries)}, page, as_json=as_json)

@@ -12,9 +12,7 @@ import click
 
 from fedrecall.cli.options import (
     OPEN,
-    data_option,
-    engine_options,
-    execution,
+    execution_options,
     json_option,
     out_option,
     quiet_option,
@@ -24,7 +22,7 @@ from fedrecall.cli.options import (
     words_of,
 )
 from fedrecall.errors import InputError
-from fedrecall.recipe.files import shipped
+from fedrecall.recipe.files import Tree, shipped
 from fedrecall.runs import files
 
 if TYPE_CHECKING:
@@ -57,8 +55,7 @@ if TYPE_CHECKING:
     help="How many clients train (default: as in the recipe, but at least ten, or all).",
 )
 @out_option
-@engine_options
-@data_option
+@execution_options
 @trust_option
 @quiet_option
 @json_option
@@ -68,11 +65,7 @@ def diagnose(
     weights: Path | None,
     clients: int | None,
     out: Path | None,
-    engine: str | None,
-    ray_address: str | None,
-    workers: str | None,
-    device: str | None,
-    data: str | None,
+    execution: Tree,
     trust: bool,
     quiet: bool,
     as_json: bool,
@@ -85,6 +78,7 @@ def diagnose(
     """
     from fedrecall.front.diagnose import examine, given, refuse_fixed
     from fedrecall.front.execute import load_federation
+    from fedrecall.front.pairing import check_is_wsm
     from fedrecall.front.run_recipe import load_run_recipe
     from fedrecall.objectives import WSM
     from fedrecall.recipe.layers import from_words
@@ -94,14 +88,11 @@ def diagnose(
     typed = from_words(words)
     refuse_fixed(typed)
     run = run_at(source)
-    here = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)
+    here = {"execution": execution}
     recipe = load_run_recipe(run.path, words, here, trust=trust) if run else load_recipe(source, words, here)
     refuse_python(recipe, source)
-    if "objective" in typed and recipe.objective["name"] != "wsm":
-        raise InputError(
-            f"objective is {recipe.objective['name']!r}, but a diagnosis compares cross_entropy with wsm; only "
-            "options of wsm can be given, as in objective.smoothing=0.003"
-        )
+    if "objective" in typed:
+        check_is_wsm(recipe, "a diagnosis")
     objective = recipe.create("objective") if recipe.objective["name"] == "wsm" else WSM()
     start = given(weights) if weights else start_of(run, recipe)
     if run and not {"data", "partition"} & set(typed):

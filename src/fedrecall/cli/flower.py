@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from fedrecall.cli.options import OPEN, data_option, execution, say, settings_argument, words_of
+from fedrecall.cli.options import OPEN, data_option, say, settings_argument, words_of
 from fedrecall.errors import InputError
+from fedrecall.recipe.files import Tree
 
 
 @click.group()
@@ -27,7 +28,7 @@ def flower() -> None:
     "--nodes", type=click.Path(path_type=Path), metavar="DIR", help="For simulations: files of the clients."
 )
 @data_option
-def init(folder: Path, settings: tuple[str, ...], recipe: str, nodes: Path | None, data: str | None) -> None:
+def init(folder: Path, settings: tuple[str, ...], recipe: str, nodes: Path | None, execution: Tree) -> None:
     """Write a Flower app around a recipe into the new folder DIR, and print the commands that run it.
 
     Settings over the recipe's may follow as KEY=VALUE. The recipe's data are read here, to know what a sample is;
@@ -39,7 +40,7 @@ def init(folder: Path, settings: tuple[str, ...], recipe: str, nodes: Path | Non
     from fedrecall.flower.init import write_app
     from fedrecall.recipe.layers import load
 
-    loaded = load(recipe, words_of(settings), execution(data=data))
+    loaded = load(recipe, words_of(settings), {"execution": execution})
     clients = write_app(folder, loaded, nodes)
     place = shlex.quote(str(folder))
     say(f"an app for {clients} clients is in {place}; its README.md says how to run it on real nodes")

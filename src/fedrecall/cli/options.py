@@ -1,10 +1,10 @@
-"""What several commands share: their options, and the settings of a recipe that may follow them."""
+"""The options that several commands share, and the parsing of settings that follow them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,12 +13,14 @@ from fedrecall.display import printable_lines
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import shipped
 
+Command = TypeVar("Command", bound=Callable[..., object])
+
 # Settings of the recipe may follow as key=value, --key value or --key=value, so unknown options are let through.
 OPEN = {"ignore_unknown_options": True}
 
 
 def complete_recipe(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """The shipped recipes that begin so, or else files."""
+    """Return the shipped recipes whose names begin with `typed`, or else complete files."""
     names = [CompletionItem(name) for name in shipped() if name.startswith(typed)]
     return names or [CompletionItem(typed, type="file")]
 
@@ -26,9 +28,6 @@ def complete_recipe(context: click.Context, parameter: click.Parameter, typed: s
 recipe_argument = click.argument("recipe", shell_complete=complete_recipe)
 settings_argument = click.argument("settings", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=VALUE]...")
 out_option = click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The folder to write to.")
-data_option = click.option(
-    "--data", metavar="DIR", help="Where data sets lie (default: the variable FEDRECALL_DATA)."
-)
 quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
 trust_option = click.option(
     "--trust", is_flag=True, help="Import the code that the run names, though it is not known as made by you here."
@@ -40,32 +39,51 @@ jobs_option = click.option(
     "--jobs",
     type=int,
     metavar="N",
-    help="Runs at once (default: as many as there are CPUs, or room on the cluster).",
+    help="Runs at once (default: as many as there are CPUs, or fit on the cluster).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print it, with nothing in it that a terminal obeys, whatever names and values it has from files."""
+    """Print a text, without control characters that names and values from files may contain."""
     click.echo(printable_lines(text), err=err)
 
 
-device_option = click.option(
-    "--device", metavar="NAME", help="Where clients train: auto, cpu, cuda, cuda:N, mps or xpu."
+def execution_option(name: str, metavar: str, text: str) -> Callable[[Command], Command]:
+    """Declare an option for a key of `execution`; the command receives all that are given as one dict."""
+    return click.option(name, metavar=metavar, help=text, expose_value=False, callback=_collect)
+
+
+def _collect(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    execution = context.params.setdefault("execution", {})
+    if value is not None:
+        execution[parameter.name] = value
+
+
+device_option = execution_option("--device", "NAME", "Where clients train: auto, cpu, cuda, cuda:N, mps or xpu.")
+data_option = execution_option("--data", "DIR", "Where data sets lie (default: the variable FEDRECALL_DATA).")
+ENGINE_OPTIONS = (
+    execution_option("--engine", "NAME", "auto, serial, processes, vectorised or ray."),
+    execution_option("--ray-address", "HOST:PORT", "A Ray cluster to train on, by the engine ray."),
+    execution_option("--workers", "N", "Worker processes: a number, or auto."),
+    device_option,
 )
 
 
-def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = device_option(command)
-    command = click.option("--workers", metavar="N", help="Worker processes: a number, or auto.")(command)
-    command = click.option(
-        "--ray-address", metavar="HOST:PORT", help="A Ray cluster to train on, by the engine ray."
-    )(command)
-    return click.option("--engine", metavar="NAME", help="auto, serial, processes, vectorised or ray.")(command)
+def engine_options(command: Command) -> Command:
+    """Declare the options that choose the engine and the device."""
+    for option in reversed(ENGINE_OPTIONS):
+        command = option(command)
+    return command
+
+
+def execution_options(command: Command) -> Command:
+    """Declare every option of `execution`."""
+    return engine_options(data_option(command))
 
 
 def words_of(settings: tuple[str, ...]) -> list[str]:
-    """`--key value` and `--key=value` as `key=value`."""
+    """Return settings as `key=value`, also those given as `--key value` or `--key=value`."""
     found, left = [], list(settings)
     while left:
         word = left.pop(0)
@@ -78,7 +96,3 @@ def words_of(settings: tuple[str, ...]) -> list[str]:
         else:
             raise InputError(f"the setting {word!r} has no value; '{word} VALUE' was expected")
     return found
-
-
-def execution(**given: str | None) -> dict[str, Any]:
-    return {"execution": {key: value for key, value in given.items() if value is not None}}

@@ -18,6 +18,7 @@ from rich.text import Text
 from fedrecall.cli.options import say
 from fedrecall.display import printable
 from fedrecall.report.judges import balanced, word_on_priors
+from fedrecall.report.text_table import TextTable
 
 COLOURS = [
     "#4477AA",
@@ -86,27 +87,24 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
-def text_table(heading: Sequence[str], rows: Sequence[Sequence[str]], *, words: int) -> None:
-    """Print a table; its first columns are words, the others numbers. On a terminal that is too narrow for it, a
-    row is some lines below each other."""
-    lines = [[printable(text) for text in texts] for texts in (heading, *rows)]
+def show_table(table: TextTable) -> None:
+    """Print a table and its notes. On a terminal that is too narrow for it, a row is several lines."""
+    lines = [[printable(text) for text in texts] for texts in (table.heading, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     console, gap = Console(), "   "
     if console.is_terminal and sum(widths) + len(gap) * (len(widths) - 1) > console.width:
         for row in lines[1:]:
-            say(
-                "\n".join(
-                    f"{'' if place == 0 else '  '}{title}: {text}"
-                    for place, (title, text) in enumerate(zip(lines[0], row))
-                )
-            )
-        return
-    for line in lines:
-        cells = [
-            text.ljust(width) if place < words else text.rjust(width)
-            for place, (text, width) in enumerate(zip(line, widths))
-        ]
-        say(gap.join(cells).rstrip())
+            pairs = [f"{title}: {text}" for title, text in zip(lines[0], row)]
+            say("\n  ".join(pairs))
+    else:
+        for line in lines:
+            cells = [
+                text.ljust(width) if place < table.words else text.rjust(width)
+                for place, (text, width) in enumerate(zip(line, widths))
+            ]
+            say(gap.join(cells).rstrip())
+    for note in table.notes:
+        say(note)
 
 
 def final_accuracy(summary: Mapping[str, Any]) -> str:

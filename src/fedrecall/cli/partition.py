@@ -10,7 +10,6 @@ import click
 from fedrecall.cli.options import (
     OPEN,
     data_option,
-    execution,
     json_option,
     out_option,
     recipe_argument,
@@ -18,6 +17,7 @@ from fedrecall.cli.options import (
     settings_argument,
     words_of,
 )
+from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
 
 
@@ -31,7 +31,7 @@ from fedrecall.runs import files
 @data_option
 @json_option
 def partition(
-    recipe: str, settings: tuple[str, ...], out: Path | None, export: Path | None, data: str | None, as_json: bool
+    recipe: str, settings: tuple[str, ...], out: Path | None, export: Path | None, execution: Tree, as_json: bool
 ) -> None:
     """Show who gets which data in RECIPE: the card and a picture of class shares.
 
@@ -48,7 +48,7 @@ def partition(
     from fedrecall.report.figures.partition_picture import draw_partition
     from fedrecall.runs.folder import RunFolder, explain_folder_errors
 
-    loaded = load(recipe, words_of(settings), execution(data=data))
+    loaded = load(recipe, words_of(settings), {"execution": execution})
     federation = load_federation(loaded)
     described = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
     counts = federation.training_counts()

@@ -11,12 +11,12 @@ import click
 from fedrecall.cli.options import (
     data_option,
     device_option,
-    execution,
     json_option,
     quiet_option,
     say,
     trust_option,
 )
+from fedrecall.recipe.files import Tree
 
 
 @click.command(epilog="Example: fedrecall replay runs/mine --round 3 --client 7")
@@ -33,8 +33,7 @@ def replay(
     run: Path,
     round_: int,
     client: int,
-    device: str | None,
-    data: str | None,
+    execution: Tree,
     force: bool,
     trust: bool,
     quiet: bool,
@@ -53,9 +52,8 @@ def replay(
     from fedrecall.simulation.replay import replay as train_again
 
     RunFolder.reopen(run)
-    here = execution(engine="serial", workers="auto", device=device, data=data)
-    here["execution"]["client_timeout"] = None
-    loaded = load_run_recipe(run, (), here, trust=trust)
+    here = {**execution, "engine": "serial", "workers": "auto", "client_timeout": None}
+    loaded = load_run_recipe(run, (), {"execution": here}, trust=trust)
     experiment = build(loaded, load_federation(loaded), run=run)
     with ProgressLine("the rounds before", round_ - 1, quiet=quiet or as_json) as progress:
         replayed = train_again(run, experiment, round_, client, [Watching(progress)], force=force)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fedrecall.cli.options import say
+from fedrecall.cli.options import json_option, say
 from fedrecall.errors import InputError
 from fedrecall.runs import files
 
@@ -24,7 +24,7 @@ from fedrecall.runs import files
 )
 @click.option("--figures", is_flag=True, help="Also write figures/ beside it: PNG, SVG and PDF.")
 @click.option("--rounds", metavar="N,N..", help="The probed rounds of the figures' matrices (default: the last).")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str | None, as_json: bool) -> None:
     """Write report.html about one or more runs: one file that works offline.
 

@@ -10,18 +10,17 @@ import click
 
 from fedrecall.cli.options import (
     OPEN,
-    data_option,
-    engine_options,
-    execution,
+    execution_options,
+    jobs_option,
     json_option,
     out_option,
     quiet_option,
     say,
     words_of,
 )
+from fedrecall.recipe.files import Tree
 
 if TYPE_CHECKING:
-    from fedrecall.studies.published_table import Texts
     from fedrecall.studies.reproduce import Plan, Reproduction
 
 
@@ -32,16 +31,10 @@ if TYPE_CHECKING:
 @click.argument("what")
 @click.argument("part", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=V1,V2..]...")
 @click.option("--rounds", type=int, metavar="N", help="A shorter version, never set against published numbers.")
-@click.option(
-    "--jobs",
-    type=int,
-    metavar="N",
-    help="Runs at once (default: as many as there are CPUs, or fit on the cluster).",
-)
+@jobs_option
 @click.option("--dry-run", is_flag=True, help="Say what there is to do and how long it takes, and do nothing.")
 @out_option
-@engine_options
-@data_option
+@execution_options
 @quiet_option
 @json_option
 def reproduce(
@@ -51,11 +44,7 @@ def reproduce(
     jobs: int | None,
     dry_run: bool,
     out: Path | None,
-    engine: str | None,
-    ray_address: str | None,
-    workers: str | None,
-    device: str | None,
-    data: str | None,
+    execution: Tree,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -71,13 +60,10 @@ def reproduce(
     from fedrecall.studies.design import shipped
     from fedrecall.studies.reproduce import Reproduction
 
-    where = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)[
-        "execution"
-    ]
     results = []
     for name in shipped() if what == "all" else [what]:
         inside = out / name if out is not None and what == "all" else out
-        made = Reproduction.of(name, words_of(part), rounds=rounds, out=inside, jobs=jobs, execution=where)
+        made = Reproduction.of(name, words_of(part), rounds=rounds, out=inside, jobs=jobs, execution=execution)
         plan = made.plan()
         if not as_json:
             show_plan(plan)
@@ -124,25 +110,17 @@ def show_plan(plan: Plan) -> None:
 
 def show_result(made: Reproduction, folder: Path, figures: list[Path], *, as_json: bool) -> dict[str, Any]:
     """The tables on the screen and as files, and where the figures are."""
-    from fedrecall.studies.published_table import tables
+    from fedrecall.cli.output import show_table
+    from fedrecall.studies.published_table import published_tables, write_tables
 
-    found = tables(made) if not made.asked.design.figures else []
-    for texts in found:
-        texts.write(folder)
-        if not as_json:
-            show_texts(texts)
+    tables = published_tables(made) if not made.asked.design.figures else {}
+    write_tables(tables, folder)
     if not as_json:
+        for table in tables.values():
+            show_table(table)
+            say("")
         for path in [*figures, folder]:
             say(str(path))
-    shown = {texts.name: [dict(zip(texts.heading, row)) for row in texts.rows] for texts in found}
-    notes = list(dict.fromkeys(note for texts in found for note in texts.notes))
+    shown = {name: [dict(zip(table.heading, row)) for row in table.rows] for name, table in tables.items()}
+    notes = list(dict.fromkeys(note for table in tables.values() for note in table.notes))
     return {**shown, "notes": notes, "figures": [str(path) for path in figures]}
-
-
-def show_texts(texts: Texts) -> None:
-    from fedrecall.cli.output import text_table
-
-    text_table(texts.heading, texts.rows, words=texts.words)
-    for note in texts.notes:
-        say(note)
-    say("")

@@ -8,9 +8,7 @@ import click
 
 from fedrecall.cli.options import (
     OPEN,
-    data_option,
-    engine_options,
-    execution,
+    execution_options,
     json_option,
     quiet_option,
     report_option,
@@ -19,6 +17,7 @@ from fedrecall.cli.options import (
     words_of,
 )
 from fedrecall.errors import InputError
+from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
 
 MAY_CHANGE = ("rounds", "checkpoint.seconds", "checkpoint.every", "execution.client_timeout")
@@ -27,8 +26,7 @@ MAY_CHANGE = ("rounds", "checkpoint.seconds", "checkpoint.every", "execution.cli
 @click.command(context_settings=OPEN, epilog="Example: fedrecall resume runs/demo rounds=200")
 @click.argument("run", type=click.Path(path_type=Path))
 @settings_argument
-@engine_options
-@data_option
+@execution_options
 @click.option("--force", is_flag=True, help="Go on with another recipe or another version of fedrecall.")
 @trust_option
 @click.option("--other-device", is_flag=True, help="Go on with another device, whose bits are others.")
@@ -38,11 +36,7 @@ MAY_CHANGE = ("rounds", "checkpoint.seconds", "checkpoint.every", "execution.cli
 def resume(
     run: Path,
     settings: tuple[str, ...],
-    engine: str | None,
-    ray_address: str | None,
-    workers: str | None,
-    device: str | None,
-    data: str | None,
+    execution: Tree,
     force: bool,
     trust: bool,
     other_device: bool,
@@ -63,9 +57,9 @@ def resume(
         if word.partition("=")[0] not in MAY_CHANGE:
             raise InputError(f"{word!r} is given, but a resumed run may change {', '.join(MAY_CHANGE)} only")
     # Another engine need not have as many workers as the one before.
-    workers = workers or ("auto" if engine else None)
-    given = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)
-    loaded = load_run_recipe(run, words, given, trust=trust)
+    if "engine" in execution:
+        execution.setdefault("workers", "auto")
+    loaded = load_run_recipe(run, words, {"execution": execution}, trust=trust)
     experiment = build(loaded, load_federation(loaded), run=run)
     plan = Plan(experiment, folder, run.name, resume=True, force=force, other_device=other_device)
     page = run / files.REPORT if report else None

@@ -8,9 +8,7 @@ import click
 
 from fedrecall.cli.options import (
     OPEN,
-    data_option,
-    engine_options,
-    execution,
+    execution_options,
     json_option,
     out_option,
     quiet_option,
@@ -19,6 +17,7 @@ from fedrecall.cli.options import (
     settings_argument,
     words_of,
 )
+from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
 
 
@@ -29,8 +28,7 @@ from fedrecall.runs import files
 @recipe_argument
 @settings_argument
 @out_option
-@engine_options
-@data_option
+@execution_options
 @report_option
 @quiet_option
 @json_option
@@ -38,11 +36,7 @@ def run(
     recipe: str,
     settings: tuple[str, ...],
     out: Path | None,
-    engine: str | None,
-    ray_address: str | None,
-    workers: str | None,
-    device: str | None,
-    data: str | None,
+    execution: Tree,
     report: bool,
     quiet: bool,
     as_json: bool,
@@ -52,20 +46,15 @@ def run(
     Settings over the recipe's may follow as KEY=VALUE or --KEY VALUE, with dots: local.lr=0.05.
     """
     from fedrecall.cli.output import show_results
-    from fedrecall.front.execute import Plan, execute, load_federation
+    from fedrecall.front.execute import Plan, execute, load_federation, new_folder
     from fedrecall.recipe.layers import load
     from fedrecall.recipe.names import titles
-    from fedrecall.runs.folder import RunFolder
     from fedrecall.simulation.experiment import build
 
-    loaded = load(
-        recipe,
-        words_of(settings),
-        execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data),
-    )
+    loaded = load(recipe, words_of(settings), {"execution": execution})
     experiment = build(loaded, load_federation(loaded))
     name = Path(recipe).stem
-    folder = RunFolder.create(out) if out else RunFolder.create_new(Path("runs"), name)
+    folder = new_folder(out, name)
     page = folder.path / files.REPORT if report else None
     (summary,) = execute([Plan(experiment, folder, name)], report=page, quiet=quiet or as_json)
     title = titles().method(loaded.tree())

@@ -13,9 +13,8 @@ from click.shell_completion import CompletionItem
 from fedrecall.cli.options import (
     OPEN,
     complete_recipe,
-    data_option,
-    engine_options,
-    execution,
+    execution_options,
+    jobs_option,
     json_option,
     out_option,
     quiet_option,
@@ -24,6 +23,7 @@ from fedrecall.cli.options import (
     words_of,
 )
 from fedrecall.errors import InputError
+from fedrecall.recipe.files import Tree
 
 if TYPE_CHECKING:
     from fedrecall.studies.folder import State
@@ -48,19 +48,13 @@ def complete_study(context: click.Context, parameter: click.Parameter, typed: st
 @click.option("--same-partition", is_flag=True, default=None, help="Seeds leave the partition as it is.")
 @click.option("--baseline", multiple=True, metavar="KEY=VALUE", help="What differences are to, paired by seeds.")
 @click.option("--choose", multiple=True, metavar="KEY", help="Take the value that is best on validation data.")
-@click.option(
-    "--jobs",
-    type=int,
-    metavar="N",
-    help="Runs at once (default: as many as there are CPUs, or fit on the cluster).",
-)
+@jobs_option
 @click.option("--dry-run", is_flag=True, help="List the runs, and how far they are, and do nothing.")
 @click.option(
     "--time", "timed", is_flag=True, help="With --dry-run: try some rounds, and say how long it will take."
 )
 @out_option
-@engine_options
-@data_option
+@execution_options
 @report_option
 @quiet_option
 @json_option
@@ -75,11 +69,7 @@ def sweep(
     dry_run: bool,
     timed: bool,
     out: Path | None,
-    engine: str | None,
-    ray_address: str | None,
-    workers: str | None,
-    device: str | None,
-    data: str | None,
+    execution: Tree,
     report: bool,
     quiet: bool,
     as_json: bool,
@@ -100,10 +90,7 @@ def sweep(
         "choose": [key for word in choose for key in word.split(",")] or None,
     }
     design = load_design(recipe, grid_of(words_of(settings)), **given)
-    place = execution(engine=engine, ray_address=ray_address, workers=workers, device=device, data=data)[
-        "execution"
-    ]
-    asked = Asked.of(recipe, design, out, jobs, place)
+    asked = Asked.of(recipe, design, out, jobs, execution)
     if timed and not dry_run:
         raise InputError("--time is given, but it is for --dry-run: say that too")
     if dry_run:
@@ -163,16 +150,14 @@ def in_words(state: State) -> str:
 
 def show_study(study: Study, *, as_json: bool) -> None:
     """The table and where it is, or the table as JSON."""
-    from fedrecall.cli.output import text_table
+    from fedrecall.cli.output import show_table
     from fedrecall.runs import files
-    from fedrecall.studies.table_texts import body, heading
+    from fedrecall.studies.table_texts import as_text
 
     table, page = study.result(), study.path / files.REPORT
     if as_json:
         where = {"path": str(study.path), "report": str(page) if page.exists() else None}
         click.echo(json.dumps({**where, "table": table.records(), "notes": table.notes}))
         return
-    text_table(heading(table), body(table), words=len(table.keys))
-    for note in table.notes:
-        say(note)
+    show_table(as_text(table))
     say(str(page if page.exists() else study.path))

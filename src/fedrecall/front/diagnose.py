@@ -20,7 +20,8 @@ from fedrecall.data.federation import Federation
 from fedrecall.device import CPU
 from fedrecall.errors import InputError, short_repr
 from fedrecall.front.diagnosis import Diagnosis
-from fedrecall.front.execute import Plan, execute, write_report
+from fedrecall.front.execute import execute, write_report
+from fedrecall.front.pairing import plan_both, with_both_objectives
 from fedrecall.front.python_recipe import Named, recipe_and_parts
 from fedrecall.front.run import Run
 from fedrecall.models.build import build_model, has_statistics
@@ -31,7 +32,6 @@ from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.recipe.settings import Local
 from fedrecall.report.diagnosis import DIAGNOSIS, findings, opening, sentences
 from fedrecall.runs import files
-from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import load
 from fedrecall.simulation.experiment import Parts, build
 from fedrecall.simulation.progress import is_wanted
@@ -139,18 +139,18 @@ def examine(
     check_start(recipe, make_model, federation, start)
     if start.weights is not None:
         make_model = partial(with_weights, make_model, start.weights)
-    objectives: dict[str, Objective] = {"cross_entropy": CrossEntropy(), "wsm": objective}
-    experiments = {}
-    for name, loss in objectives.items():
-        chosen = one_round(recipe, loss, count, start, tested=federation.test is not None)
-        experiments[name] = build(chosen, federation, Parts(model=make_model, algorithm=FedAvg(), objective=loss))
+    one = one_round(recipe, count, start, tested=federation.test is not None)
+    recipes = with_both_objectives(one, OBJECTIVE.describe(objective))
+    losses: tuple[Objective, ...] = (CrossEntropy(), objective)
+    experiments = {
+        name: build(chosen, federation, Parts(model=make_model, algorithm=FedAvg(), objective=loss))
+        for (name, chosen), loss in zip(recipes.items(), losses)
+    }
 
-    parent = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "diagnose")
-    folders = {name: RunFolder.create(parent.path / name) for name in experiments}
-    plans = [Plan(experiment, folders[name], name.replace("_", "-")) for name, experiment in experiments.items()]
+    parent, plans = plan_both(experiments, out, "diagnose")
     report = parent.path / files.REPORT
     execute(plans, report=None, quiet=quiet)  # the page has the sentences, too
-    runs = {name: Run(folder.path, make_model) for name, folder in folders.items()}
+    runs = {name: Run(plan.folder.path, make_model) for name, plan in zip(experiments, plans)}
     found = {
         name: findings(run.forgetting[1], federation.class_names, federation.population)
         for name, run in runs.items()
@@ -169,7 +169,7 @@ def examine(
     said = (first, *sentences(found["cross_entropy"], found["wsm"]))
     diagnosis = Diagnosis(said, tuple(notes), found, runs["cross_entropy"], runs["wsm"], report)
     parent.write_json(DIAGNOSIS, diagnosis.tree())
-    write_report([folder.path for folder in folders.values()], report)
+    write_report([run.path for run in runs.values()], report)
     return diagnosis
 
 
@@ -209,13 +209,12 @@ def check_start(recipe: Recipe, make_model: Callable[[], nn.Module], federation:
         )
 
 
-def one_round(recipe: Recipe, objective: Objective, clients: int, start: Start, *, tested: bool) -> Recipe:
-    """The recipe of a round with one of the objectives. A schedule is for many rounds: the rate is `local.lr`."""
+def one_round(recipe: Recipe, clients: int, start: Start, *, tested: bool) -> Recipe:
+    """Return the recipe of a single round. A schedule is for many rounds: the rate is `local.lr`."""
     tree = recipe.tree()
     tree.pop("participation", None)
     sample = {"sample": recipe.forgetting.sample} if recipe.forgetting.sample else {}
     tree |= {
-        "objective": OBJECTIVE.describe(objective),
         "algorithm": ALGORITHM.describe(FedAvg()),
         "rounds": 1,
         "clients_per_round": clients,

@@ -6,12 +6,14 @@ from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 
+from fedrecall.front.pairing import PAIR
 from fedrecall.front.run import Run
 from fedrecall.recipe.files import Tree
-from fedrecall.report.diagnosis import Findings, points
+from fedrecall.report.diagnosis import Findings
+from fedrecall.report.wording import rounded
 from fedrecall.runs.lines import finite
 
-HEAD = ("points of accuracy", "cross-entropy", "WSM")
+HEAD = ("points of accuracy", *PAIR.values())
 # The numbers of a diagnosis, and where they are among its findings.
 ROWS = {
     "forgotten on the others' data": "forgetting",
@@ -45,10 +47,7 @@ class Diagnosis:
         said = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.sentences)
         head, *rows = (
             "<tr>" + "".join(f"<{cell}>{escape(text)}</{cell}>" for text in row) + "</tr>"
-            for cell, row in [
-                ("th", ("points of accuracy", "cross-entropy", "WSM")),
-                *(("td", r) for r in self.table()),
-            ]
+            for cell, row in [("th", HEAD), *(("td", row) for row in self.table())]
         )
         notes = "".join(f"<p>note: {escape(note)}</p>" for note in self.notes)
         return f"{said}<table>{head}{''.join(rows)}</table>{notes}"
@@ -57,7 +56,7 @@ class Diagnosis:
         """A line for each number: what it is, with cross-entropy, and with WSM."""
         lines = []
         for title, key in ROWS.items():
-            values = [points(getattr(self.findings[name], key)) for name in ("cross_entropy", "wsm")]
+            values = [rounded(getattr(self.findings[name], key)) for name in PAIR]
             sign = "" if key in ("averaged", "drops", "rises") else "+"
             shown = ["-" if value != value else f"{value:{sign}.1f}" for value in values]
             lines.append((title, shown[0], shown[1]))

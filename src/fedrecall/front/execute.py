@@ -63,6 +63,11 @@ def execute(
     return summaries
 
 
+def new_folder(out: str | Path | None, default: str) -> RunFolder:
+    """Make the folder `out`, or a new one named `default` below `runs`."""
+    return RunFolder.create_new(Path("runs"), default) if out is None else RunFolder.create(Path(out))
+
+
 def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
     """Write the page about runs, or folders of runs, to `out`, and return where it is."""
     from fedrecall.report.page import write_report as write  # not for who only trains

@@ -13,7 +13,7 @@ from fedrecall.algorithms import Algorithm
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
 from fedrecall.front.callbacks import Callback, watchers_of
-from fedrecall.front.execute import Plan, execute
+from fedrecall.front.execute import Plan, execute, new_folder
 from fedrecall.front.python_recipe import Named, recipe_and_parts
 from fedrecall.front.run import Run
 from fedrecall.measure.user_metrics import UserMetric
@@ -102,7 +102,7 @@ def federate(
             return finished(Run(path, parts.model), report=report)
         folder = RunFolder.reopen(path)
     else:
-        folder = RunFolder.create(Path(out)) if out is not None else RunFolder.create_new(Path("runs"), "run")
+        folder = new_folder(out, "run")
     plan = Plan(experiment, folder, titles().method(recipe.tree()), path is not None, other_device=other_device)
     execute([plan], report=None, quiet=not is_wanted(progress), callbacks=watchers)
     return finished(Run(folder.path, parts.model), report=report)

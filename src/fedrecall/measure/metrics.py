@@ -1,4 +1,4 @@
-"""The metrics: what each name means, in the words that the docs and the report use too, and their arithmetic."""
+"""The metrics: the definition and the unit of each, as docs and report show them, and their arithmetic."""
 
 from __future__ import annotations
 
@@ -17,15 +17,30 @@ BINS = 15  # of the calibration error
 WORST = 0.1  # the share of the clients that are the worst
 
 Better = Literal["higher", "lower"]
+Unit = Literal["%", "points", ""]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that is measured: its name in the files, what it means, and which way it is better, if any."""
+    """A number that is measured: its name in the files, its definition, and which way it is better, if any.
+
+    Files hold shares of samples; readers see accuracies in percent and their differences in points.
+    """
 
     name: str
     words: str
     better: Better | None = None
+    unit: Unit = ""
+    signed: bool = False  # shown with its sign, also where it is positive
+
+    @property
+    def factor(self) -> float:
+        """Convert a number in the files to the metric's unit."""
+        return 100.0 if self.unit else 1.0
+
+    def heading(self, title: str) -> str:
+        """Return the title with the unit, as in `val accuracy, %`."""
+        return f"{title}, {self.unit}" if self.unit else title
 
 
 # Which model, on which data, over which clients, with which weights, at which moment.
@@ -71,29 +86,34 @@ OF_A_ROUND = (
         "Accuracy of the global model after the round on the pooled validation data of all training clients, "
         "every sample weighing the same, at evaluated rounds.",
         "higher",
+        unit="%",
     ),
     Metric(
         "val_accuracy_mean",
         "Mean over the training clients, each weighing the same, of the global model's accuracy on the "
         "client's validation data, at evaluated rounds.",
         "higher",
+        unit="%",
     ),
     Metric(
         "val_accuracy_worst",
         "Mean of the same accuracies over the worst tenth of the training clients (rounded up), at evaluated "
         "rounds.",
         "higher",
+        unit="%",
     ),
     Metric(
         "val_accuracy_sd",
         "Standard deviation of the same accuracies over the training clients, at evaluated rounds.",
         "lower",
+        unit="points",
     ),
     Metric(
         "val_accuracy_macro",
         "Mean over the classes, each weighing the same, of the global model's accuracy on the class's samples "
         "in the pooled validation data, at evaluated rounds.",
         "higher",
+        unit="%",
     ),
     Metric(
         "val_nll",
@@ -106,23 +126,27 @@ OF_A_ROUND = (
         "Expected calibration error of the global model on the pooled validation data: the mean over samples "
         "of the gap between confidence and accuracy in 15 bins of equal width, at evaluated rounds.",
         "lower",
+        unit="points",
     ),
     Metric(
         "held_out_accuracy",
         "Accuracy of the global model after the round on all data of the held-out clients, every sample "
         "weighing the same, at evaluated rounds.",
         "higher",
+        unit="%",
     ),
     Metric(
         "test_accuracy",
         "Accuracy of the global model after the round on the test set, at tested rounds.",
         "higher",
+        unit="%",
     ),
     Metric(
         "test_accuracy_macro",
         "Mean over the classes, each weighing the same, of the global model's accuracy on the class's samples "
         "in the test set, at tested rounds.",
         "higher",
+        unit="%",
     ),
     Metric(
         "test_nll",
@@ -133,6 +157,7 @@ OF_A_ROUND = (
         "test_ece",
         "Expected calibration error (15 bins) of the global model on the test set, at tested rounds.",
         "lower",
+        unit="points",
     ),
     Metric(
         "update_norm",
@@ -150,10 +175,13 @@ OF_A_ROUND = (
         "client k of F[i, k], the accuracy of the global model before the round less that of client i's model "
         "after its local steps, on client k's validation data, at probed rounds.",
         "lower",
+        unit="points",
+        signed=True,
     ),
     Metric(
         "forgetting_se",
         "Standard error of the forgetting that comes from measuring it on a sample of the clients' data.",
+        unit="points",
     ),
     Metric(
         "learned",
@@ -161,16 +189,20 @@ OF_A_ROUND = (
         "model after its local steps less that of the global model before the round, on client i's validation "
         "data, at probed rounds.",
         "higher",
+        unit="points",
+        signed=True,
     ),
     Metric(
         "forgotten_drops",
         "The drops alone: mean of max(F[i, k], 0) over the pairs of `forgetting`.",
         "lower",
+        unit="points",
     ),
     Metric(
         "forgotten_rises",
         "The rises alone: mean of max(-F[i, k], 0) over the pairs of `forgetting`.",
         "higher",
+        unit="points",
     ),
     Metric(
         "forgotten_present",
@@ -178,36 +210,47 @@ OF_A_ROUND = (
         "class in its training data of the accuracy on the class that its training lost, on the pooled "
         "validation data, at probed rounds.",
         "lower",
+        unit="points",
+        signed=True,
     ),
     Metric(
         "forgotten_absent",
         "Forgetting per class, where the client lacks it: the same mean over the pairs of a client i and a "
         "class that is not in its training data.",
         "lower",
+        unit="points",
+        signed=True,
     ),
     Metric(
         "forgetting_global_statistics",
         "Forgetting by the weights alone: the same as `forgetting`, of client i's weights with the batch-norm "
         "statistics that it was sent.",
         "lower",
+        unit="points",
+        signed=True,
     ),
     Metric(
         "lost_by_aggregation",
         "What averaging loses: mean over the clients k of the mean accuracy of the round's client models less "
         "that of the new global model, on client k's validation data, at probed rounds.",
         "lower",
+        unit="points",
+        signed=True,
     ),
     Metric(
         "global_forgetting",
         "Mean over the classes of the global model's loss of accuracy since the evaluated round before, a "
         "gain counting as zero, on the pooled validation data, at evaluated rounds.",
         "lower",
+        unit="points",
     ),
     Metric(
         "global_forgetting_from_best",
         "Mean over the classes of the best accuracy at any earlier evaluated round less that of the global "
         "model now, on the pooled validation data, at evaluated rounds.",
         "lower",
+        unit="points",
+        signed=True,
     ),
 )
 OF_A_RUN = (
@@ -215,11 +258,13 @@ OF_A_RUN = (
         "final_accuracy",
         "Mean of `test_accuracy` over the tested rounds.",
         "higher",
+        unit="%",
     ),
     Metric(
         "final_accuracy_sd",
         "Standard deviation of `test_accuracy` over the tested rounds.",
         "lower",
+        unit="points",
     ),
     Metric(
         "final_accuracy_rounds",
@@ -229,21 +274,27 @@ OF_A_RUN = (
         "final_accuracy_macro",
         "Mean of `test_accuracy_macro` over the tested rounds: every class weighs the same.",
         "higher",
+        unit="%",
     ),
     Metric(
         "last_val_accuracy",
         "`val_accuracy` of the last evaluated round.",
         "higher",
+        unit="%",
     ),
     Metric(
         "forgetting",
         "Mean of `forgetting` over the probed rounds.",
         "lower",
+        unit="points",
+        signed=True,
     ),
     Metric(
         "learned",
         "Mean of `learned` over the probed rounds.",
         "higher",
+        unit="points",
+        signed=True,
     ),
     Metric(
         "rounds_to_target",
@@ -265,6 +316,15 @@ METRICS = {metric.name: metric for metric in OF_A_ROUND}
 SUMMARY = {metric.name: metric for metric in OF_A_RUN}
 # What may decide when a run ends and which model is kept: what is measured on validation data.
 DECIDING = {name: metric for name, metric in METRICS.items() if name.startswith("val_") and metric.better}
+
+
+def metric_of(name: str) -> Metric:
+    """Return the metric of a round or a run; a name that is neither is a metric of the user's own.
+
+    >>> metric_of("val_accuracy").unit, metric_of("forgetting").unit, metric_of("train_loss").unit
+    ('%', 'points', '')
+    """
+    return METRICS.get(name) or SUMMARY.get(name) or Metric(name, "A metric of the user's own.")
 
 
 def pooled_metrics(predictions: Predictions, labels: np.ndarray, classes: int) -> dict[str, float]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
@@ -34,6 +33,7 @@ from fedrecall.recipe.settings import (
     exclusive,
     name_or_group,
 )
+from fedrecall.runs.identity import MOST_TESTED, digest_of, hash_of, round_identity
 from fedrecall.updates import STAGE, Stage
 
 # The sections whose `name` chooses something, which then has options of its own.
@@ -42,27 +42,6 @@ SECTIONS: dict[str, Section[Any]] = {
 }
 TRACKER: Section[Any] = Section("trackers", {})
 FROM_PYTHON: Tree = {"name": PYTHON}  # a section that was given as a Python object
-
-MOST_TESTED = 100  # rounds, unless more are asked for
-
-
-class Later(NamedTuple):
-    """A key that runs made before it do not have, and what they did: with that value it is no part of a recipe's
-    identity, so that they are the same runs as ever."""
-
-    section: str
-    key: str
-    value: Any
-    name: str | None = None  # of what the section chooses, if the key is an option of it
-
-
-LATER = [
-    Later("local", "beta_from", "train"),
-    Later("data", "augment", False, name="femnist"),
-    Later("local", "optimiser", {"name": "sgd"}),
-    Later("evaluation", "prior", "as_trained"),
-    Later("objective", "prior", "uniform", name="wsm"),
-]
 
 Named = Annotated[Tree, BeforeValidator(name_or_group)]
 
@@ -195,45 +174,9 @@ class Recipe(Settings):
         return yaml.safe_dump(self.tree(), sort_keys=False, allow_unicode=True, width=100)
 
     def method_digest(self) -> str:
-        """The hash of all that decides each round: the digest without how many rounds there are."""
-        tree = {key: value for key, value in identity(self.tree()).items() if key != "rounds"}
-        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+        """Return the hash of all that decides each round: the digest without the number of rounds."""
+        return hash_of(round_identity(self.tree()))
 
     def digest(self, rounding: str = "", weights: str | None = None, device: str = "") -> str:
-        """The identity of the result: the hash of all that decides it. `rounding` names an engine whose bits are
-        its own, `device` one that is not the CPU, `weights` is the digest of initial weights that were given."""
+        """Return the hash of all that decides the result; `digest_of` explains the arguments."""
         return digest_of(self.tree(), rounding, weights, device)
-
-
-def digest_of(tree: Mapping[str, Any], rounding: str, weights: str | None, device: str) -> str:
-    """The digest of the recipe that has this tree."""
-    found = identity(tree)
-    if rounding:
-        found["engine"] = rounding
-    if device:
-        found["device"] = device
-    if weights:
-        found["weights"] = weights
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()
-
-
-def lengthened(tree: Mapping[str, Any], rounds: int) -> Tree:
-    """A recipe's tree with another number of rounds, on which the default of `evaluation.test_last` depends."""
-    longer, tested = {**tree, "rounds": rounds}, tree.get("evaluation", {}).get("test_last")
-    if tested is None and -(-rounds // 10) >= MOST_TESTED:
-        longer["evaluation"] = {**tree.get("evaluation", {}), "test_last": MOST_TESTED}
-    return longer
-
-
-def identity(tree: Mapping[str, Any]) -> Tree:
-    """What of a recipe's tree decides the result. A run may be executed elsewhere, and saved more often."""
-    found = {key: value for key, value in tree.items() if key not in ("execution", "checkpoint", "trackers")}
-    if not found.get("updates"):  # runs made before there were stages do not have the key
-        found.pop("updates", None)
-    for later in LATER:
-        section = found.get(later.section)
-        if not isinstance(section, Mapping) or section.get("name") != later.name:
-            continue
-        if section.get(later.key) == later.value:
-            found[later.section] = {key: value for key, value in section.items() if key != later.key}
-    return found

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.report.comparison import Method, flatten, key_of, labels, made_of
+from fedrecall.report.comparison import MADE_OF, Method, flatten, key_of, labels, made_of
+from fedrecall.report.intervals import sample_deviation
+from fedrecall.runs.identity import identity
 from fedrecall.runs.reader import Tree
 
 
@@ -59,11 +61,11 @@ def ablations(methods: list[Method]) -> list[Ablation]:
     for name, title, keys, value in AXES:
         sets: dict[str, list[tuple[float, Method]]] = {}
         for method in methods:
-            flat = flatten(method.recipe)
+            flat = flatten(identity(method.recipe))
             x = value(flat)
             if isinstance(x, int | float) and method.values("final_accuracy"):
                 content = {key: value for key, value in made_of(method.runs[0]).items() if key != "partition"}
-                flat |= flatten(content, "made of ")  # a partition given in Python may be what differs
+                flat |= flatten(content, MADE_OF)  # a partition given in Python may be what differs
                 rest = key_of({key: inner for key, inner in flat.items() if key not in keys})
                 sets.setdefault(rest, []).append((float(x), method))
         several = [points for points in sets.values() if len({x for x, _ in points}) > 1]
@@ -91,6 +93,6 @@ def _series(label: str, points: list[tuple[float, Method]]) -> Series:
         values = method.values("final_accuracy")
         series.x.append(x)
         series.mean.append(float(np.mean(values)))
-        series.sd.append(float(np.std(values, ddof=1)) if len(values) > 1 else None)
+        series.sd.append(sample_deviation(values))
         series.seeds.append(len(values))
     return series

@@ -11,13 +11,13 @@ import numpy as np
 
 from fedrecall.report.looks import Look, looks
 from fedrecall.report.wording import KEY_NAMES, in_words
+from fedrecall.runs.identity import identity, tells_methods_apart
 from fedrecall.runs.reader import RunRecord, Tree
 from fedrecall.titles import Titles
 
-# Not part of what a method is: seeds, where it ran, and what only watches.
 CONTENT_NAMES = {**KEY_NAMES, "data.digest": "data", "model.structure": "model", "data.classes": "classes"}
 OWN = ("algorithm", "objective")  # the sections that are the method's
-ASIDE = ("seed", "partition.seed", "execution", "checkpoint", "forgetting", "evaluation.every")
+MADE_OF = "made of "  # precedes the keys of a run's origin
 
 
 @dataclass
@@ -50,8 +50,8 @@ class Method:
     @property
     def setting(self) -> str:
         """Equal where methods compare like for like: all but the method's own keys."""
-        flat = {**flatten(made_of(self.runs[0]), "made of "), **flatten(self.recipe)}
-        flat = {key: value for key, value in flat.items() if not key.removeprefix("made of ").startswith(OWN)}
+        flat = {**flatten(made_of(self.runs[0]), MADE_OF), **flatten(identity(self.recipe))}
+        flat = {key: value for key, value in flat.items() if not key.removeprefix(MADE_OF).startswith(OWN)}
         return key_of(flat)
 
     def values(self, key: str) -> list[float]:
@@ -106,7 +106,7 @@ def method_keys(runs: list[RunRecord]) -> list[str]:
 
     A run of before origins were written counts as made of the same as the one other kind there is.
     """
-    recipes = [key_of(flatten(run.recipe)) for run in runs]
+    recipes = [recipe_key(run.recipe) for run in runs]
     origins = [key_of(flatten(made_of(run))) for run in runs]
     kinds: dict[str, set[str]] = {}
     for run, recipe, origin in zip(runs, recipes, origins):
@@ -133,9 +133,13 @@ def key_of(flat: Tree) -> str:
     )
 
 
+def recipe_key(recipe: Tree) -> str:
+    """Return a text that is equal for recipes that differ in seeds only."""
+    return key_of(flatten(identity(recipe)))
+
+
 def set_aside(key: str) -> bool:
-    key = key.removeprefix("made of ")
-    return any(key == aside or key.startswith(f"{aside}.") for aside in ASIDE)
+    return not tells_methods_apart(key.removeprefix(MADE_OF))
 
 
 def flatten(tree: Tree, prefix: str = "") -> Tree:

@@ -20,7 +20,7 @@ from fedrecall.measure.forgetting import (
     means_of_known,
     probe_metrics,
 )
-from fedrecall.report.wording import join_words
+from fedrecall.report.wording import join_words, rounded
 from fedrecall.runs import schema
 from fedrecall.runs.reader import RunRecord, read_tree
 from fedrecall.safe_parsing import json_value
@@ -91,21 +91,12 @@ def printable(name: str) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in " ".join(name.split()))
 
 
-def points(value: float) -> float:
-    """A share in points, as it is shown.
-
-    >>> points(0.12345), points(-0.0004)
-    (12.3, 0.0)
-    """
-    return round(100 * value, 1) + 0.0  # the sum makes -0.0 plain
-
-
 def opening(start: str, found: Findings, clients: int, population: int, classes: int, *, initial: bool) -> str:
     """Who trains, from what (`start`), and whether there is anything to forget."""
     who = f"all {population} clients" if clients == population else f"{clients} of {population} clients"
     sentence = (
         f"One round with {who}, from {start} (accuracy on the clients' validation data: "
-        f"{points(found.before):.1f} %)."
+        f"{rounded(found.before):.1f} %)."
     )
     if initial:
         return (
@@ -129,7 +120,7 @@ def _described(name: str, found: Findings) -> str:
 def _how_much(found: Findings) -> str:
     if math.isnan(found.forgetting):
         return "what is forgotten could not be measured, for want of other clients' validation data."
-    error = "" if found.standard_error is None else f" (standard error {points(found.standard_error):.1f})"
+    error = "" if found.standard_error is None else f" (standard error {rounded(found.standard_error):.1f})"
     text = f"after local training a client's model is {_worse(found.forgetting)}{error} on the other clients' data"
     if math.isnan(found.learned):
         return f"{text}, on the average; on its own it could not be measured, for want of validation data."
@@ -137,15 +128,27 @@ def _how_much(found: Findings) -> str:
 
 
 def _worse(lost: float) -> str:
-    shown = points(lost)
-    if shown == 0:
-        return "as good as before"
-    return f"{abs(shown):.1f} points {'worse' if shown > 0 else 'better'}"
+    return _by_sign(lost, "as good as before", "{} worse", "{} better")
+
+
+def _lose(lost: float) -> str:
+    return _by_sign(lost, "stay as they were", "lose {}", "gain {}")
+
+
+def _gains(learned: float) -> str:
+    return _by_sign(learned, "gains nothing", "gains {}", "loses {}")
+
+
+def _by_sign(value: float, zero: str, above: str, below: str) -> str:
+    """Choose the words by the sign of the value as it is shown, and put the points in place of the braces."""
+    shown = rounded(value)
+    words = zero if shown == 0 else above if shown > 0 else below
+    return words.format(f"{abs(shown):.1f} points")
 
 
 def _statistics(found: Findings) -> list[str]:
     """How much of it is batch norm's."""
-    if found.global_statistics is None or points(found.global_statistics) == points(found.forgetting):
+    if found.global_statistics is None or rounded(found.global_statistics) == rounded(found.forgetting):
         return []
     return [f"With the batch-norm statistics that it was sent it is {_worse(found.global_statistics)} there."]
 
@@ -168,7 +171,7 @@ def _by_whom(found: Findings) -> str:
 
 def _leaders(ranking: Ranking) -> tuple[tuple[str, str], str] | None:
     """The first client and its points, and the next ones in words; None if none loses anything."""
-    losers = [(f"client {client}", f"{points(value):.1f}") for client, value in ranking if points(value) > 0][
+    losers = [(f"client {client}", f"{rounded(value):.1f}") for client, value in ranking if rounded(value) > 0][
         :NAMED
     ]
     if not losers:
@@ -184,29 +187,24 @@ def _on_classes(found: Findings) -> str:
         text = f"Classes that a client lacks {_lose(found.absent)}."
     else:
         text = f"Classes that a client lacks {_lose(found.absent)}, those that it has {_lose(found.present)}."
-    hit = [f"{name} ({points(value):.1f})" for name, value in found.classes if points(value) > 0][:NAMED]
+    hit = [f"{name} ({rounded(value):.1f})" for name, value in found.classes if rounded(value) > 0][:NAMED]
     return f"{text} Hit hardest: {join_words(hit)}." if hit else f"{text} No class loses on the average."
-
-
-def _lose(lost: float) -> str:
-    shown = points(lost)
-    if shown == 0:
-        return "stay as they were"
-    return f"{'lose' if shown > 0 else 'gain'} {abs(shown):.1f} points"
 
 
 def _compared(plain: Findings, wsm: Findings) -> str:
     parts = [_change(plain, wsm)]
     if not math.isnan(plain.learned + wsm.learned):
         second = _gains(plain.learned)
-        if points(wsm.learned) > 0 and points(plain.learned) > 0:
-            second = f"{points(plain.learned):.1f}"
+        if rounded(wsm.learned) > 0 and rounded(plain.learned) > 0:
+            second = f"{rounded(plain.learned):.1f}"
         parts.append(f"On its own data a client {_gains(wsm.learned)} with WSM and {second} with cross-entropy.")
-        if points(wsm.learned) <= 0 < points(plain.learned) and points(wsm.forgetting) < points(plain.forgetting):
+        if rounded(wsm.learned) <= 0 < rounded(plain.learned) and rounded(wsm.forgetting) < rounded(
+            plain.forgetting
+        ):
             parts.append("WSM learns nothing here, and a model that learns nothing forgets nothing.")
     parts.append(
-        f"Averaged, the clients' models have an accuracy of {points(wsm.averaged):.1f} % with WSM and "
-        f"{points(plain.averaged):.1f} % with cross-entropy ({points(plain.before):.1f} % before the round)."
+        f"Averaged, the clients' models have an accuracy of {rounded(wsm.averaged):.1f} % with WSM and "
+        f"{rounded(plain.averaged):.1f} % with cross-entropy ({rounded(plain.before):.1f} % before the round)."
     )
     return " ".join(parts)
 
@@ -215,7 +213,7 @@ def _change(plain: Findings, wsm: Findings) -> str:
     """A sentence on how WSM changes the forgetting."""
     if math.isnan(plain.forgetting + wsm.forgetting):
         return "What WSM changes could not be measured."
-    before, after = points(plain.forgetting), points(wsm.forgetting)
+    before, after = rounded(plain.forgetting), rounded(wsm.forgetting)
     both = f"{before:.1f} points with cross-entropy, {after:.1f} with WSM"
     if before <= 0 and after <= 0:
         return "On balance neither cross-entropy nor WSM forgets anything here."
@@ -226,7 +224,7 @@ def _change(plain: Findings, wsm: Findings) -> str:
     if after > before:
         return f"WSM forgets more here: {both}."
     if after <= 0:
-        drops, rises = points(wsm.drops), points(wsm.rises)
+        drops, rises = rounded(wsm.drops), rounded(wsm.rises)
         rest = f" (drops of {drops:.1f} points, outweighed by rises of {rises:.1f})" if drops > 0 else ""
         return (
             f"On balance WSM removes the forgetting: {before:.1f} points with cross-entropy, none with WSM{rest}."
@@ -235,13 +233,6 @@ def _change(plain: Findings, wsm: Findings) -> str:
         return f"Little is forgotten in any case: {both}."
     share = min(99, max(1, round(100 * (1 - wsm.forgetting / plain.forgetting))))
     return f"WSM removes {share} % of the forgetting: {both}."
-
-
-def _gains(learned: float) -> str:
-    shown = points(learned)
-    if shown == 0:
-        return "gains nothing"
-    return f"{'gains' if shown > 0 else 'loses'} {abs(shown):.1f} points"
 
 
 def saved_sentences(runs: Sequence[RunRecord]) -> tuple[list[str], list[str]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedrecall.measure.metrics import METRICS, SUMMARY
+from fedrecall.measure.metrics import metric_of
 from fedrecall.report.comparison import Method, blocks, competitors
 from fedrecall.report.intervals import paired_interval, told_apart
-from fedrecall.report.wording import count_of, in_hundred, percent, points
+from fedrecall.report.wording import count_of, in_hundred, percent, points, points_range
 
 Pair = tuple[Method, Method]
 
@@ -107,12 +107,12 @@ def tiles(methods: list[Method]) -> list[Tile]:
 
 
 def _hint(key: str) -> str:
-    return NOT_WORSE if key == "learned" else f"{SUMMARY[key].better} is better"
+    return NOT_WORSE if key == "learned" else f"{metric_of(key).better} is better"
 
 
 def _better(methods: list[Method], key: str) -> Method | None:
     """Of two that can be told apart, the one whose number is better. Of `learned` neither is: see NOT_WORSE."""
-    direction = (SUMMARY.get(key) or METRICS[key]).better
+    direction = metric_of(key).better
     if len(methods) != 2 or key == "learned" or direction is None:
         return None
     if not told_apart(methods[0], methods[1], key):
@@ -165,7 +165,7 @@ def _doubt(plain: Method, rival: Method) -> str:
     if found is not None:
         shared = len(set(rival.by_seeds("final_accuracy")) & set(plain.by_seeds("final_accuracy")))
         zero = "" if found[0] > 0 or found[1] < 0 else ", which includes zero"
-        return f" (95 % interval over {shared} seeds: {points(found[0])} to {points(found[1])} points{zero})"
+        return f" (95 % interval over {shared} seeds: {points_range(found)} points{zero})"
     return "" if told_apart(rival, plain, "final_accuracy") else ", a difference that may be chance"
 
 

@@ -28,11 +28,17 @@ def student(freedom: int) -> float:
     return z + first / n + second / n**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
 
 
+def sample_deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation of a sample; None of fewer than two numbers."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean; None of a single number."""
-    if len(values) < 2:
+    """Return the 95 % interval of the mean; None of fewer than two numbers."""
+    deviation = sample_deviation(values)
+    if deviation is None:
         return None
-    half = student(len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = student(len(values) - 1) * deviation / math.sqrt(len(values))
     mean = float(np.mean(values))
     return mean - half, mean + half
 

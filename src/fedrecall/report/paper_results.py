@@ -17,12 +17,13 @@ SEEDS = 3  # runs of each setting, as its text says
 
 @dataclass(frozen=True)
 class Published:
-    """One number of the paper, and in what this run's settings differ from those it was made with."""
+    """An accuracy that somebody else reports, over so many seeds."""
 
     accuracy: float
     sd: float
-    table: str
-    differs: str
+    seeds: int
+    remark: str = ""  # in what the settings differ, or may differ, from ours
+    table: str = ""  # of the paper
 
 
 @cache
@@ -32,7 +33,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def published(recipe: dict[str, Any]) -> Published | None:
-    """The number for this data set, model, norm, method, rate and share of clients; None if there is none."""
+    """Return the number for this data set, model, norm, method, rate and share of clients, or None."""
     objective = OBJECTIVES.get(recipe["objective"]["name"])
     options = {key: value for key, value in recipe["objective"].items() if key != "name" and value}
     if objective == "wsm" and any(options.get(key, value) != value for key, value in PLAIN_WSM.items()):
@@ -41,7 +42,8 @@ def published(recipe: dict[str, Any]) -> Published | None:
         return None
     for row in rows():
         if objective == row["objective"] and _same_setting(recipe, row):
-            return Published(float(row["accuracy"]), float(row["std"]), row["table"], _differences(recipe, row))
+            accuracy, sd = float(row["accuracy"]), float(row["std"])
+            return Published(accuracy, sd, SEEDS, _differences(recipe, row), row["table"])
     return None
 
 

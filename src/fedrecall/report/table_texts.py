@@ -1,84 +1,52 @@
-"""The result table as text to paste elsewhere: CSV, and LaTeX with booktabs."""
+"""The report's result table as text to paste elsewhere."""
 
 from __future__ import annotations
 
-import csv
-import io
-
 import numpy as np
 
+from fedrecall.report.intervals import sample_deviation
 from fedrecall.report.tables import Cell, ResultTable, Row
-from fedrecall.report.wording import MINUS
-
-LATEX = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"±": r"$\pm$", MINUS: "$-$", "†": r"\dag", "\u00a0": "~", "<": r"\textless{}", ">": r"\textgreater{}"},
-}
+from fedrecall.report.text_table import NOTHING, csv_text, latex_escape, latex_row, latex_tabular
 
 
 def as_csv(table: ResultTable) -> str:
-    """A row a method; means and standard deviations over seeds in columns of their own, unrounded."""
-    several = [any(_deviation(row.cells[place]) for row in _rows(table)) for place in range(len(table.columns))]
+    """Return a row for each method; means and standard deviations over seeds have columns of their own."""
+    titled = [(block.title, row) for block in table.blocks for row in block.rows]
+    places = range(len(table.columns))
+    spread = [any(_deviation(row.cells[place]) is not None for _, row in titled) for place in places]
     header = ["setting", "method"]
-    for column, spread in zip(table.columns, several):
-        header += [column.heading, f"{column.heading}: standard deviation"] if spread else [column.heading]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    for block in table.blocks:
-        for row in block.rows:
-            line = [_cell_text(block.title), _cell_text(row.method.label if not block.title else row.method.short)]
-            for cell, spread in zip(row.cells, several):
-                line += [_mean(cell), _deviation(cell)] if spread else [_mean(cell)]
-            writer.writerow(line)
-    return out.getvalue()
+    for column, several in zip(table.columns, spread):
+        header += [column.heading, f"{column.heading}: standard deviation"] if several else [column.heading]
+    lines: list[list[object]] = [list(header)]
+    for title, row in titled:
+        line: list[object] = [title, _name(title, row)]
+        for cell, several in zip(row.cells, spread):
+            mean = float(np.mean(cell.numbers)) if cell.numbers else cell.text
+            line += [mean, _deviation(cell)] if several else [mean]
+        lines.append(line)
+    return csv_text(lines, digits=6)
 
 
-def _rows(table: ResultTable) -> list[Row]:
-    return [row for block in table.blocks for row in block.rows]
+def _name(title: str, row: Row) -> str:
+    """Return the method's name, without the settings where a title says them."""
+    return row.method.short if title else row.method.label
 
 
-def _cell_text(text: str) -> str:
-    """A name that a spreadsheet would take for a formula stays a name."""
-    return f"'{text}" if text[:1] in tuple("=+-@\t\r") else text
-
-
-def _mean(cell: Cell) -> str:
-    return f"{np.mean(cell.numbers):.6g}" if cell.numbers else _cell_text(cell.text)
-
-
-def _deviation(cell: Cell) -> str:
-    if cell.deviation is not None:
-        return f"{cell.deviation:.6g}"
-    return f"{np.std(cell.numbers, ddof=1):.6g}" if len(cell.numbers) > 1 else ""
+def _deviation(cell: Cell) -> float | None:
+    return sample_deviation(cell.numbers) if cell.deviation is None else cell.deviation
 
 
 def as_latex(table: ResultTable) -> str:
-    r"""A tabular for a paper, `\usepackage{booktabs}` expected; the best that is clearly so is bold."""
+    """Return a tabular for a paper; the best method is bold where it is clearly ahead."""
     width = len(table.columns) + 1
-    lines = [rf"\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule"]
-    lines.append(_line(["method", *(column.heading for column in table.columns)]))
+    groups = [[latex_row(["method", *(column.heading for column in table.columns)])]]
     for block in table.blocks:
-        lines.append(r"\midrule")
-        if block.title:
-            lines.append(rf"\multicolumn{{{width}}}{{l}}{{{escape(block.title)}}} \\")
-        for row in block.rows:
-            name = row.method.label if not block.title else row.method.short
-            lines.append(_line([name, *(f"{cell.text or '--'}{cell.note}" for cell in row.cells)], row))
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+        title = [rf"\multicolumn{{{width}}}{{l}}{{{latex_escape(block.title)}}} \\"] if block.title else []
+        groups.append([*title, *(_latex_line(block.title, row) for row in block.rows)])
+    return latex_tabular("l" + "r" * (width - 1), groups)
 
 
-def _line(texts: list[str], row: Row | None = None) -> str:
-    best = [False, *(cell.best for cell in row.cells)] if row else [False] * len(texts)
-    words = [rf"\textbf{{{escape(text)}}}" if bold else escape(text) for text, bold in zip(texts, best)]
-    return " & ".join(words) + r" \\"
-
-
-def escape(text: str) -> str:
-    """Text that LaTeX sets as it is, on one line.
-
-    >>> escape("50 % of a_b")
-    '50 \\\\% of a\\\\_b'
-    """
-    return "".join(LATEX.get(sign, " " if sign.isspace() else sign) for sign in text)
+def _latex_line(title: str, row: Row) -> str:
+    texts = [f"{cell.text or NOTHING}{cell.note}" for cell in row.cells]
+    best = [place for place, cell in enumerate(row.cells, start=1) if cell.best]
+    return latex_row([_name(title, row), *texts], bold=best)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from fedrecall.measure.metrics import metric_of
 from fedrecall.report.comparison import Method, blocks, competitors, differences, flatten
-from fedrecall.report.intervals import clear_winner
+from fedrecall.report.intervals import clear_winner, sample_deviation
 from fedrecall.report.judges import balanced, word_on_priors
 from fedrecall.report.paper_results import published
-from fedrecall.report.units import SIGNED, factor_of, with_unit
-from fedrecall.report.wording import KEY_NAMES, count_of, in_hundred, in_words, number
+from fedrecall.report.wording import KEY_NAMES, count_of, in_hundred, in_words, number, with_deviation
 
 BY_CLASS = "final_accuracy_macro"
 
@@ -53,7 +53,7 @@ class Column:
     @property
     def heading(self) -> str:
         """With the unit."""
-        return with_unit(self.title, "final_accuracy" if self.key == "published" else self.key)
+        return metric_of("final_accuracy" if self.key == "published" else self.key).heading(self.title)
 
 
 @dataclass(frozen=True)
@@ -128,20 +128,18 @@ def block_titles(groups: list[list[Method]]) -> list[str]:
 
 
 def mean_and_deviation(values: list[float], *, signed: bool = False) -> str:
-    """`85.8 ± 0.3` over seeds, of shares in percent or points; the standard deviation is that of a sample."""
-    if not values:
-        return ""
-    mean = in_hundred(float(np.mean(values)), signed=signed)
-    return f"{mean} ± {in_hundred(float(np.std(values, ddof=1)))}" if len(values) > 1 else mean
+    """Return `85.8 ± 0.3` over seeds, of shares in percent or points; an empty text of no values."""
+    return with_deviation(float(np.mean(values)), sample_deviation(values), signed=signed) if values else ""
 
 
 def _numbers(key: str, values: list[float]) -> Cell:
-    """Of a metric that is a share, over the seeds."""
+    """Return the cell of a metric that is a share, over the seeds."""
+    metric = metric_of(key)
     each = ", ".join(in_hundred(value) for value in values)
     return Cell(
-        mean_and_deviation(values, signed=key in SIGNED),
+        mean_and_deviation(values, signed=metric.signed),
         f"each seed: {each}" if len(values) > 1 else "",
-        numbers=tuple(factor_of(key) * value for value in values),
+        numbers=tuple(metric.factor * value for value in values),
     )
 
 
@@ -170,9 +168,9 @@ def _published(method: Method) -> Cell:
         return Cell("")
     where = f"{found.table.replace('table', 'Table ')} of the paper"
     return Cell(
-        f"{in_hundred(found.accuracy)} ± {in_hundred(found.sd)}",
-        f"{where}: {found.differs}" if found.differs else where,
-        note="†" if found.differs else "",
+        with_deviation(found.accuracy, found.sd),
+        f"{where}: {found.remark}" if found.remark else where,
+        note="†" if found.remark else "",
         numbers=(100 * found.accuracy,),
         deviation=100 * found.sd,
     )

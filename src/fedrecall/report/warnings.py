@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedrecall.report.comparison import Method, blocks, differences, flatten, key_of, made_of, same_seeds
+from fedrecall.report.comparison import Method, blocks, differences, flatten, made_of, recipe_key, same_seeds
 from fedrecall.report.intervals import CLAIM
 from fedrecall.report.wording import count_of, in_hundred, join_words, percent
 from fedrecall.runs.reader import RunRecord, is_number
@@ -92,7 +92,7 @@ def _made_of_other_things(methods: list[Method]) -> Iterator[str]:
     """Runs whose recipes differ in seeds alone, and which are not one method all the same."""
     for at, method in enumerate(methods):
         for other in methods[:at]:
-            if key_of(flatten(method.recipe)) == key_of(flatten(other.recipe)):
+            if recipe_key(method.recipe) == recipe_key(other.recipe):
                 first, second = flatten(made_of(other.runs[0])), flatten(made_of(method.runs[0]))
                 keys = dict.fromkeys([*differences(first, second), *differences(second, first)])
                 what = join_words(dict.fromkeys(key.partition(".")[0] for key in keys))

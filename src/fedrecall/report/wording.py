@@ -49,10 +49,25 @@ def in_words(value: Any) -> str:
     return str(value).replace("_", " ") if isinstance(value, str) and ":" not in value else str(value)
 
 
+def rounded(value: float) -> float:
+    """Return a share in percent or points, as it is shown.
+
+    >>> rounded(0.12345), rounded(-0.0004)
+    (12.3, 0.0)
+    """
+    return round(100 * value, 1) + 0.0  # the sum makes -0.0 plain
+
+
 def in_hundred(value: float, *, signed: bool = False) -> str:
-    """A share in percent or points, without the unit; what rounds to zero has no minus."""
-    shown = round(100 * value, 1) + 0.0
+    """Return a share in percent or points as text, without the unit."""
+    shown = rounded(value)
     return f"{shown:+.1f}".replace("-", MINUS) if signed else f"{shown:.1f}".replace("-", MINUS)
+
+
+def with_deviation(mean: float, deviation: float | None, *, signed: bool = False) -> str:
+    """Return `85.8 ± 0.3` of shares, or the mean alone."""
+    text = in_hundred(mean, signed=signed)
+    return text if deviation is None else f"{text} ± {in_hundred(deviation)}"
 
 
 def percent(value: float) -> str:
@@ -61,6 +76,11 @@ def percent(value: float) -> str:
 
 def points(value: float) -> str:
     return in_hundred(value, signed=True)
+
+
+def points_range(found: tuple[float, float] | None) -> str:
+    """Return an interval as `+3.0 to +13.0`, or a hyphen if there is none."""
+    return f"{points(found[0])} to {points(found[1])}" if found else "-"
 
 
 def count_of(count: int, thing: str) -> str:

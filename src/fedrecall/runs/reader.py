@@ -12,6 +12,7 @@ import numpy as np
 
 from fedrecall.errors import InputError, Note
 from fedrecall.runs import checkpoint, files, schema
+from fedrecall.runs.identity import lengthened, round_identity
 from fedrecall.runs.lines import read_lines
 from fedrecall.runs.records import OWN_DIGEST, changed_since, tree_digest
 from fedrecall.safe_parsing import arrays, is_text, json_value, reason_of, regular_file, yaml_value
@@ -223,7 +224,8 @@ def refuse_changed(run: RunRecord) -> None:
     note = checkpoint.newest_note(run.path / files.CHECKPOINTS)
     if note is None:
         return
-    if method(note["recipe"]) != method(run.recipe):
+    began = lengthened(note["recipe"], run.recipe.get("rounds") or 0)
+    if round_identity(began) != round_identity(run.recipe):
         raise InputError(f"{str(run.path / files.RECIPE)!r} is not the recipe of the run; put it back from a copy")
     for name in changed_since(run.path, note.get("records", {})):
         path = run.path / name
@@ -234,11 +236,6 @@ def refuse_changed(run: RunRecord) -> None:
                 f"{str(path)!r} is not as it was after round {note['round']}; put it back from a copy{advice}"
             )
         warnings.warn(f"{str(path)!r} is missing; the rest is shown without it", Note, stacklevel=2)
-
-
-def method(recipe: Tree) -> Tree:
-    """The keys of a recipe that decide the numbers of its rounds."""
-    return {key: value for key, value in recipe.items() if key not in ("execution", "checkpoint", "rounds")}
 
 
 def without_nulls(tree: Tree) -> Tree:

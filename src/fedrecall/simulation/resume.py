@@ -10,12 +10,13 @@ from fedrecall.device import Device
 from fedrecall.engines import ENGINES
 from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.live_round import Observer
-from fedrecall.recipe.recipe import Recipe, digest_of, identity, lengthened
+from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.environment import differing, environment
 from fedrecall.runs.folder import RunFolder
+from fedrecall.runs.identity import digest_of, lengthened, round_identity
 from fedrecall.runs.reader import RunRecord, finished_summary
 from fedrecall.runs.records import check_records
 from fedrecall.simulation.experiment import Experiment
@@ -128,16 +129,15 @@ def refuse_other(point: Checkpoint, recipe: Recipe, advice: str = "--force goes 
             f"the run was made by fedrecall {point.fedrecall} and this is {__version__}: its rounds may differ; "
             f"{advice}"
         )
-    changed = list(differences(identity(lengthened(point.recipe, recipe.rounds)), identity(recipe.tree())))
+    began = lengthened(point.recipe, recipe.rounds)
+    changed = list(differences(round_identity(began), round_identity(recipe.tree())))
     if changed:
         raise InputError(f"the recipe is not the run's: {'; '.join(changed)}; {advice}")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Keys that have another value now. A run may become longer."""
+    """Yield the keys that have another value now, with both values."""
     for key in dict.fromkeys([*before, *now]):
-        if not prefix and key == "rounds":
-            continue
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from differences(old, new, f"{prefix}{key}.")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedrecall.errors import InputError
-from fedrecall.recipe.recipe import identity
 from fedrecall.runs import files
+from fedrecall.runs.identity import identity
 from fedrecall.runs.reader import RunRecord
 from fedrecall.studies.cells import PlannedRun
 from fedrecall.studies.folder import StudyFolder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from fedrecall.recipe.layers import load, merge, put_value, without_the_others
 from fedrecall.recipe.own_code import own_code
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
+from fedrecall.runs.identity import hash_of
 from fedrecall.studies.design import Design
 
 LONGEST_NAME = 120  # characters of a folder's name
@@ -119,7 +119,7 @@ def cell_name(settings: Tree, taken: set[str]) -> str:
     words = ",".join(f"{key}={short_value(value)}" for key, value in settings.items()) or "all"
     name = re.sub(r"[^\w.=,+-]+", "-", words, flags=re.ASCII).lstrip(".-")
     if len(name) > LONGEST_NAME or name in taken or name != words.replace(" ", "-"):
-        mark = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+        mark = hash_of(settings)[:8]
         name = f"{name[:LONGEST_NAME]}-{mark}"
     taken.add(name)
     return name

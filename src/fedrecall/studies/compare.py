@@ -13,12 +13,13 @@ from fedrecall.errors import InputError
 from fedrecall.recipe.names import titles
 from fedrecall.report.comparison import Method, blocks, group
 from fedrecall.report.tables import duration, mean_and_deviation
+from fedrecall.report.text_table import TextTable
 from fedrecall.runs import files
 from fedrecall.runs.lines import read_lines
 from fedrecall.runs.reader import RunRecord, find_runs, load
 from fedrecall.simulation.summary import to_target
 from fedrecall.studies.sweep import Study
-from fedrecall.studies.table import Paired, paired
+from fedrecall.studies.table import Paired, mean_record, paired, paired_record
 from fedrecall.studies.table_texts import paired_texts
 
 
@@ -64,18 +65,12 @@ class Compared:
     ways: list[Way]
 
     def record(self) -> dict[str, Any]:
-        values = self.method.values("final_accuracy")
-        low, high = (self.paired.interval if self.paired else None) or (None, None)
         return {
             "method": self.method.label,
             "seeds": len(self.method.runs),
-            "final_accuracy": float(np.mean(values)) if values else None,
-            "final_accuracy_sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
-            "difference": self.paired.mean if self.paired else None,
-            "difference_low": low,
-            "difference_high": high,
+            **mean_record("final_accuracy", self.method.values("final_accuracy")),
+            **paired_record(self.paired),
             "pairs": len(self.paired.values) if self.paired else 0,
-            "agree": self.paired.agree if self.paired else None,
             "to_accuracy": [vars(way) for way in self.ways],
         }
 
@@ -89,6 +84,9 @@ class Comparison:
 
     def records(self) -> list[dict[str, Any]]:
         return [method.record() for method in self.methods]
+
+    def table(self) -> TextTable:
+        return TextTable(self.heading(), self.body(), self.notes())
 
     def heading(self) -> list[str]:
         words = ["method", "seeds", "final accuracy, %", "difference, points", "95 % interval", "agree"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from fedrecall.options import Whole
 from fedrecall.recipe.files import Tree, read
 from fedrecall.recipe.files import shipped as recipes
 from fedrecall.recipe.settings import Settings
+from fedrecall.runs.identity import hash_of
 from fedrecall.safe_parsing import yaml_value
 
 MOST_CELLS = 10_000
@@ -109,8 +109,12 @@ class Design(Settings):
 
     def digest(self) -> str:
         """The identity of what is asked."""
-        asked = {key: value for key, value in self.tree().items() if key not in SHOWN}
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return hash_of(asked(self.tree()))
+
+
+def asked(tree: Tree) -> Tree:
+    """Return the part of a study's tree that decides its runs."""
+    return {key: value for key, value in tree.items() if key not in SHOWN}
 
 
 def shipped() -> dict[str, Path]:

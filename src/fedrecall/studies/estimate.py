@@ -17,6 +17,7 @@ from fedrecall.models.build import least_samples
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.client_states import StateFiles
+from fedrecall.runs.identity import identity
 from fedrecall.scratch import ScratchFolder
 from fedrecall.simulation.experiment import Experiment, build
 from fedrecall.simulation.round import first_state, play_round, playing
@@ -54,11 +55,7 @@ def seconds_left(costs: Mapping[PlannedRun, Cost], states: Mapping[Slot, State],
 
 def kind_of(recipe: Recipe) -> str:
     """Equal for recipes whose rounds take the same time."""
-    tree = {
-        key: value
-        for key, value in recipe.tree().items()
-        if key not in ("seed", "objective", "execution", "checkpoint")
-    }
+    tree = {key: value for key, value in identity(recipe.tree()).items() if key not in ("seed", "objective")}
     tree["local"] = {
         key: value for key, value in tree["local"].items() if key not in ("lr", "weight_decay", "beta_from")
     }

@@ -15,14 +15,14 @@ from fedrecall.atomic_files import explain_write_errors, write_text
 from fedrecall.display import printable
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
-from fedrecall.recipe.recipe import identity
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder, explain_folder_errors
+from fedrecall.runs.identity import identity
 from fedrecall.runs.reader import RunRecord, is_run, read_tree
 from fedrecall.safe_parsing import yaml_value
 from fedrecall.simulation.resume import differences
 from fedrecall.studies.cells import PlannedRun, Slot
-from fedrecall.studies.design import SHOWN, Design
+from fedrecall.studies.design import Design, asked
 
 Kind = Literal["waiting", "begun", "finished", "diverged", "failed"]
 OVER: tuple[Kind, ...] = ("finished", "diverged")  # not tried again: they would end the same way
@@ -119,15 +119,9 @@ class StudyFolder:
         path = self.run(run.slot)
         if not is_run(path):
             return
-        before, now = identity(RunRecord(path).recipe), identity(run.recipe.tree())
-        changed = [each.removeprefix("run.") for each in differences({"run": before}, {"run": now})]
+        changed = list(differences(identity(RunRecord(path).recipe), identity(run.recipe.tree())))
         if changed:
             raise InputError(
                 f"the run in {str(path)!r} is of another recipe: {'; '.join(changed)}; choose another "
                 "folder with --out"
             )
-
-
-def asked(tree: Tree) -> Tree:
-    """What of a study's tree decides its runs."""
-    return {key: value for key, value in tree.items() if key not in SHOWN}

@@ -11,10 +11,10 @@ import numpy as np
 
 from fedrecall.errors import InputError
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.report import paper_results
 from fedrecall.report.intervals import welch_interval
+from fedrecall.report.paper_results import Published, published
 from fedrecall.report.tables import mean_and_deviation
-from fedrecall.report.wording import in_hundred, points
+from fedrecall.report.wording import points, points_range, with_deviation
 from fedrecall.safe_parsing import regular_file, yaml_value
 from fedrecall.studies.narrow import value_of
 
@@ -22,34 +22,19 @@ PAPER = "paper"  # the one that this package implements
 NUMBERS = ("accuracy", "sd", "seeds")
 
 
-@dataclass(frozen=True)
-class Published:
-    """A number that somebody else reports, over so many seeds."""
-
-    accuracy: float
-    sd: float
-    seeds: int
-    remark: str = ""  # in what the settings differ, or may differ, from ours
-
-
 Source = Callable[[Recipe], Published | None]
 
 
 def source_of(name: str) -> Source:
-    """What a study says is published: that of the paper, or a file of somebody's."""
+    """Return what looks up published numbers: those of the paper, or of a file."""
     if name == PAPER:
-        return of_the_paper
+        return lambda recipe: published(recipe.tree())
     rows = read_rows(Path(name))
     return lambda recipe: next((number for settings, number in rows if fits(recipe, settings)), None)
 
 
-def of_the_paper(recipe: Recipe) -> Published | None:
-    found = paper_results.published(recipe.tree())
-    return None if found is None else Published(found.accuracy, found.sd, paper_results.SEEDS, found.differs)
-
-
 def read_rows(path: Path) -> list[tuple[dict[str, object], Published]]:
-    """Of a CSV file with columns accuracy, sd and seeds, and keys of the recipe; an empty key is any value."""
+    """Read a CSV file with columns accuracy, sd and seeds, and keys of the recipe; an empty key is any value."""
     try:
         with regular_file(path).open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(line for line in file if not line.startswith("#")))
@@ -95,13 +80,13 @@ class Beside:
         """Ours, published, difference, interval."""
         theirs, shown = self.published, "-"
         if theirs is not None:
-            shown = f"{in_hundred(theirs.accuracy)} ± {in_hundred(theirs.sd)}{'†' if theirs.remark else ''}"
-        low_high, difference = self.interval, self.difference
+            shown = with_deviation(theirs.accuracy, theirs.sd) + ("†" if theirs.remark else "")
+        difference = self.difference
         return [
             mean_and_deviation(self.values) or "-",
             shown,
             points(difference) if difference is not None else "-",
-            f"{points(low_high[0])} to {points(low_high[1])}" if low_high else "-",
+            points_range(self.interval),
         ]
 
 

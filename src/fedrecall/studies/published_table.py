@@ -11,44 +11,31 @@ from fedrecall.errors import InputError
 from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.report.comparison import Method
+from fedrecall.report.paper_results import Published
+from fedrecall.report.text_table import TextTable
 from fedrecall.report.wording import KEY_NAMES, points
 from fedrecall.studies.cells import Cell
 from fedrecall.studies.choice import others
 from fedrecall.studies.folder import StudyFolder
 from fedrecall.studies.narrow import value_of
-from fedrecall.studies.published import HEADING, Beside, Published, Source, remarks, source_of
+from fedrecall.studies.published import HEADING, Beside, Source, remarks, source_of
 from fedrecall.studies.reproduce import Reproduction
 from fedrecall.studies.table import Row, StudyTable, paired, study_table
-from fedrecall.studies.table_texts import csv_text, latex, markdown, paired_texts, setting_text
+from fedrecall.studies.table_texts import paired_texts, setting_headings, setting_text, setting_texts
 
 NORM, OBJECTIVE = "model.norm", "objective"
 PAIRING = ("wsm", "batch"), ("cross_entropy", "group")  # what the paper's Table 1 sets against each other
 
 
-@dataclass(frozen=True)
-class Texts:
-    """A table as texts; the first columns are words."""
-
-    name: str
-    heading: list[str]
-    rows: list[list[str]]
-    notes: list[str]
-    words: int
-
-    def write(self, folder: Path) -> None:
-        """As CSV, Markdown and LaTeX, beside the study's own tables."""
-        columns = "l" * self.words + "r" * (len(self.heading) - self.words)
-        made = {
-            "csv": csv_text([self.heading, *self.rows]),
-            "md": markdown(self.heading, self.rows, self.notes, words=self.words),
-            "tex": latex(self.heading, self.rows, self.notes, columns),
-        }
-        for kind, text in made.items():
-            write_text(folder / f"published-{self.name}.{kind}", text)
+def write_tables(tables: Mapping[str, TextTable], folder: Path) -> None:
+    """Write the tables as CSV, Markdown and LaTeX beside the study's own."""
+    for name, table in tables.items():
+        for kind, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
+            write_text(folder / f"published-{name}.{kind}", text)
 
 
-def tables(made: Reproduction) -> list[Texts]:
-    """A row for each cell; and, where there are both objectives, for each pair of them."""
+def published_tables(made: Reproduction) -> dict[str, TextTable]:
+    """Return `table`, a row for each cell, and `pairs`, a row for each pair of objectives if there are pairs."""
     asked, shortened = made.asked, made.shortened
     table, name = study_table(asked.design, made.cells(), StudyFolder(asked.path)), asked.design.published
     source, said = source_of(name) if name and shortened is None else nothing, []
@@ -58,10 +45,10 @@ def tables(made: Reproduction) -> list[Texts]:
             "against published numbers."
         ]
     recipes = made.recipes()
-    found = [cells_table(made, table, source, said)]
+    found = {"table": cells_table(made, table, source, said)}
     pairs = list(pairs_of(table, recipes))
     theirs = {name: source(recipe) for name, recipe in recipes.items()}
-    return [*found, pairs_table(pairs, table, theirs, said)] if pairs else found
+    return {**found, "pairs": pairs_table(pairs, table, theirs, said)} if pairs else found
 
 
 def nothing(recipe: Recipe) -> Published | None:
@@ -69,27 +56,22 @@ def nothing(recipe: Recipe) -> Published | None:
     return None
 
 
-def settings_texts(row: Row) -> list[str]:
-    return [setting_text(key, value) for key, value in row.settings.items()]
-
-
-def cells_table(made: Reproduction, table: StudyTable, source: Source, said: list[str]) -> Texts:
+def cells_table(made: Reproduction, table: StudyTable, source: Source, said: list[str]) -> TextTable:
     rows = [
         Beside(row.numbers.get("final_accuracy", []), best(made, table, row.cell, source)) for row in table.rows
     ]
     known = any(row.published for row in rows)
-    head = [KEY_NAMES.get(key, key) + (" (chosen)" if key in table.chosen else "") for key in table.keys]
     texts = [
-        [*settings_texts(row), str(row.seeds), *beside.texts()[: None if known else 1], row.trouble]
+        [*setting_texts(row), str(row.seeds), *beside.texts()[: None if known else 1], row.trouble]
         for row, beside in zip(table.rows, rows)
     ]
-    head += ["seeds", *HEADING[: None if known else 1], "state"]
-    if not any(row.trouble for row in table.rows):
+    head = [*setting_headings(table), "seeds", *HEADING[: None if known else 1], "state"]
+    if not table.has_trouble:
         head, texts = head[:-1], [line[:-1] for line in texts]
     notes = [*said, *table.notes[:1], "± is the standard deviation over seeds."]
     if known:
         notes.append("Differences are ours less the published ones, with Welch's 95 % interval.")
-    return Texts("table", head, texts, [*notes, *remarks(rows)], len(table.keys))
+    return TextTable(head, texts, [*notes, *remarks(rows)], len(table.keys))
 
 
 def best(made: Reproduction, table: StudyTable, cell: Cell, source: Source) -> Published | None:
@@ -139,13 +121,13 @@ def pairs_of(table: StudyTable, recipes: Mapping[str, Recipe]) -> Iterator[Pair]
 
 def pairs_table(
     pairs: Sequence[Pair], table: StudyTable, theirs: Mapping[str, Published | None], said: list[str]
-) -> Texts:
+) -> TextTable:
     keys = [key for key in table.keys if key not in (OBJECTIVE, NORM)]
     published = [(theirs[pair.wsm.cell.name], theirs[pair.other.cell.name]) for pair in pairs]
     known = any(first and second for first, second in published)
     rows = []
     for pair, (first, second) in zip(pairs, published):
-        settings = dict(zip(table.keys, settings_texts(pair.wsm)))
+        settings = dict(zip(table.keys, setting_texts(pair.wsm)))
         both = pair.wsm.runs and pair.other.runs
         found = paired(method_of(pair.wsm), method_of(pair.other)) if both else None
         row = [*(settings[key] for key in keys), pair.words, *paired_texts(found, "-")]
@@ -157,7 +139,7 @@ def pairs_table(
         *said,
         "Differences are paired by seeds, with Student's 95 % interval; agree: seeds of the same sign.",
     ]
-    return Texts("pairs", head, rows, notes, len(keys) + 1)
+    return TextTable(head, rows, notes, len(keys) + 1)
 
 
 def method_of(row: Row) -> Method:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +16,7 @@ from fedrecall.errors import InputError, Interrupted
 from fedrecall.front.execute import write_report
 from fedrecall.front.run import Run
 from fedrecall.recipe.files import Tree
+from fedrecall.report.text_table import csv_text
 from fedrecall.runs import files
 from fedrecall.runs.lines import read_lines
 from fedrecall.runs.reader import is_run
@@ -100,14 +99,12 @@ class Study:
         return write_report(runs, self.path / files.REPORT) if runs else None
 
     def _times(self) -> str:
-        """The seconds of each run's rounds."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["cell", "seed", "rounds", "seconds"])
+        """Return the seconds of each run's rounds as CSV."""
+        rows: list[list[object]] = [["cell", "seed", "rounds", "seconds"]]
         for slot, state in self.states.items():
             spent = read_lines(self.folder.run(slot) / files.TIMINGS) if state.kind in OVER else []
-            writer.writerow([slot.cell, slot.seed, len(spent), f"{sum(line['seconds'] for line in spent):.3f}"])
-        return out.getvalue()
+            rows.append([slot.cell, slot.seed, len(spent), f"{sum(line['seconds'] for line in spent):.3f}"])
+        return csv_text(rows)
 
     def __repr__(self) -> str:
         kinds = [state.kind for state in self.states.values()]

@@ -12,7 +12,7 @@ from fedrecall.errors import InputError
 from fedrecall.recipe.layers import look_up
 from fedrecall.recipe.names import titles
 from fedrecall.report.comparison import Method
-from fedrecall.report.intervals import interval, paired_differences
+from fedrecall.report.intervals import interval, paired_differences, sample_deviation
 from fedrecall.report.wording import count_of
 from fedrecall.runs.reader import RunRecord, is_number
 from fedrecall.studies.cells import Cell, is_baseline, short_value, varying_keys
@@ -49,6 +49,22 @@ def paired(method: Method, other: Method, key: str = "final_accuracy") -> Paired
     """None where they share no seed."""
     values = paired_differences(method, other, key)
     return Paired(tuple(values)) if values else None
+
+
+def mean_record(key: str, values: Sequence[float]) -> dict[str, float | None]:
+    """Return the mean and the standard deviation as plain values."""
+    return {key: float(np.mean(values)) if values else None, f"{key}_sd": sample_deviation(values)}
+
+
+def paired_record(paired: Paired | None) -> dict[str, float | None]:
+    """Return the mean difference, its interval, and how many seeds agree, as plain values."""
+    low, high = (paired.interval if paired else None) or (None, None)
+    return {
+        "difference": paired.mean if paired else None,
+        "difference_low": low,
+        "difference_high": high,
+        "agree": paired.agree if paired else None,
+    }
 
 
 @dataclass(frozen=True)
@@ -119,13 +135,8 @@ class Row:
         """As plain values."""
         line: dict[str, Any] = {**self.settings, "seeds": self.seeds}
         for key, values in self.numbers.items():
-            line[key] = float(np.mean(values)) if values else None
-            line[f"{key}_sd"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
-        low, high = (self.paired.interval if self.paired else None) or (None, None)
-        line |= {"difference": self.paired.mean if self.paired else None}
-        line |= {"difference_low": low, "difference_high": high}
-        line |= {"agree": self.paired.agree if self.paired else None, "state": self.trouble or "finished"}
-        return line
+            line |= mean_record(key, values)
+        return {**line, **paired_record(self.paired), "state": self.trouble or "finished"}
 
 
 @dataclass(frozen=True)
@@ -139,9 +150,14 @@ class StudyTable:
     has_baseline: bool
     notes: list[str]
 
+    @property
+    def has_trouble(self) -> bool:
+        """Whether some row has runs that are not finished."""
+        return any(row.trouble for row in self.rows)
+
     def records(self) -> list[dict[str, Any]]:
         """A line of plain values for each row, all with the same keys."""
-        aside = () if self.has_baseline else ("difference", "difference_low", "difference_high", "agree")
+        aside = () if self.has_baseline else paired_record(None).keys()
         return [{key: value for key, value in row.record().items() if key not in aside} for row in self.rows]
 
 

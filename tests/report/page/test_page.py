@@ -151,6 +151,7 @@ def test_every_number_of_a_chart_is_in_percent_or_points(tmp_path: Path, make_ru
     assert axis["metric:val_accuracy"] == "val accuracy, %"
     assert axis["metric:forgetting"] == "forgetting, points"
     assert axis["metric:train_loss"] == "train loss"
+    assert figures["metric:forgetting"]["data"][-1]["hovertemplate"] == "%{y:+.1f} points"
     assert figures["metric:train_loss"]["layout"]["xaxis"]["dtick"] == 1  # eight rounds
     assert axis["client-accuracy"] == "accuracy on its own data, %"
     assert axis["ablation:alpha"] == "final accuracy, %"
@@ -299,13 +300,13 @@ def paper(**changes: object) -> dict:
 def test_the_papers_number_stands_beside_its_own_setting() -> None:
     found = published(paper())
     assert found
-    assert (found.accuracy, found.sd, found.table, found.differs) == (0.858, 0.003, "table4", "")
+    assert (found.accuracy, found.sd, found.table, found.remark) == (0.858, 0.003, "table4", "")
     plain = published(paper(objective={"name": "cross_entropy"}, model={"name": "resnet18", "norm": "group"}))
     assert plain
     assert plain.accuracy == 0.827
     shorter = published(paper(rounds=300))
     assert shorter
-    assert shorter.differs == "300 rounds instead of 4,000"
+    assert shorter.remark == "300 rounds instead of 4,000"
     assert len(rows()) == 16 + 108 + 32  # Tables 2, 4 and 5
 
 

@@ -17,12 +17,13 @@ from matplotlib.figure import Figure
 
 from fedrecall.atomic_files import replace_file
 from fedrecall.errors import InputError
+from fedrecall.measure.metrics import metric_of
 from fedrecall.report.ablation import Ablation, ablations
 from fedrecall.report.comparison import Method
 from fedrecall.report.curves import curve
 from fedrecall.report.figures.heatmaps import draw_heatmaps, probed_rounds
 from fedrecall.report.figures.shares import draw_shares
-from fedrecall.report.units import factor_of, with_unit
+from fedrecall.report.looks import Look
 from fedrecall.report.wording import plain
 
 FORMATS = ("png", "svg", "pdf")
@@ -95,7 +96,7 @@ def draw_curves(methods: list[Method], keys: tuple[str, ...], titles: tuple[str,
         for method in methods:
             _draw_line(axes, method, key)
         axes.set_xlabel("round")
-        axes.set_ylabel(with_unit(title, key))
+        axes.set_ylabel(metric_of(key).heading(title))
         if key in ("forgetting", "learned"):
             axes.axhline(0, color="black", lw=0.8, zorder=1)
     _legend(figure, _band(methods))
@@ -103,7 +104,7 @@ def draw_curves(methods: list[Method], keys: tuple[str, ...], titles: tuple[str,
 
 
 def _draw_line(axes: Axes, method: Method, key: str) -> None:
-    found, factor = curve(method, key), factor_of(key)
+    found, factor = curve(method, key), metric_of(key).factor
     if found is None:
         return
     look = method.look
@@ -113,14 +114,20 @@ def _draw_line(axes: Axes, method: Method, key: str) -> None:
     axes.plot(
         found.rounds,
         factor * found.mean,
-        label=plain(method.label),
-        color=look.colour,
-        ls=DASHES[look.dash],
-        lw=1.6,
-        marker=MARKERS[look.number % len(MARKERS)],
+        **_line_style(look, method.label),
         markersize=4,
         markevery=max(1, len(found.rounds) // 10),
     )
+
+
+def _line_style(look: Look, label: str) -> dict[str, Any]:
+    return {
+        "label": plain(label),
+        "color": look.colour,
+        "ls": DASHES[look.dash],
+        "lw": 1.6,
+        "marker": MARKERS[look.number % len(MARKERS)],
+    }
 
 
 def _band(methods: list[Method]) -> str:
@@ -143,16 +150,11 @@ def draw_ablation(ablation: Ablation) -> Figure:
     figure = Figure(figsize=(5.2, 3.6), layout="constrained")
     axes = figure.subplots()
     for series in ablation.series:
-        look = series.method.look
         axes.errorbar(
             series.x,
             100 * np.array(series.mean),
             yerr=[100 * (deviation or 0) for deviation in series.sd] if any(series.sd) else None,
-            label=plain(series.label),
-            color=look.colour,
-            ls=DASHES[look.dash],
-            lw=1.6,
-            marker=MARKERS[look.number % len(MARKERS)],
+            **_line_style(series.method.look, series.label),
             markersize=5,
             capsize=3,
         )

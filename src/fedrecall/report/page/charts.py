@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedrecall.measure.metrics import metric_of
 from fedrecall.report.ablation import Ablation
 from fedrecall.report.comparison import Method
 from fedrecall.report.curves import Curve, curve, thin
@@ -25,7 +26,6 @@ from fedrecall.report.probe_views import (
     who_causes,
     who_suffers,
 )
-from fedrecall.report.units import factor_of, number_format, with_unit
 from fedrecall.report.wording import count_of, points
 from fedrecall.runs.reader import RunRecord, is_number
 
@@ -60,7 +60,7 @@ def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
     if not any(len(line.rounds) > 1 for _, _, line in drawn):
         return None
     traces = [trace for position, method, line in drawn for trace in _curve_traces(position, method, line, key)]
-    vertical: Figure = {"title": with_unit(title, key)}
+    vertical: Figure = {"title": metric_of(key).heading(title)}
     if key in ("forgetting", "learned"):
         vertical["rangemode"] = "tozero"  # its sign is what matters
     horizontal: Figure = {"title": "round"}
@@ -70,7 +70,7 @@ def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
 
 
 def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list[Figure]:
-    factor, rounds, traces = factor_of(key), drawn.rounds.tolist(), []
+    factor, rounds, traces = metric_of(key).factor, drawn.rounds.tolist(), []
     if drawn.low is not None and drawn.high is not None:
         edge = {"x": rounds, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "meta": position}
         traces.append({**edge, "y": plain(factor * drawn.low)})
@@ -79,14 +79,27 @@ def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list
     line = {
         "x": rounds,
         "y": plain(factor * drawn.mean),
-        "name": escape(method.label),
-        "mode": "lines+markers" if len(rounds) <= 30 else "lines",
-        "line": line_of(method.look),
-        "marker": {"size": 6},
-        "meta": position,
+        **_trace_style(position, method, len(rounds), marker=6),
         "hovertemplate": number_format(key),
     }
     return [*traces, line]
+
+
+def _trace_style(position: int, method: Method, count: int, *, marker: int) -> Figure:
+    """Return what the lines of a method have in common; a line of few points has markers."""
+    return {
+        "name": escape(method.label),
+        "mode": "lines+markers" if count <= 30 else "lines",
+        "line": line_of(method.look),
+        "marker": {"size": marker},
+        "meta": position,
+    }
+
+
+def number_format(key: str) -> str:
+    """Return the format in which d3 shows a number of this metric, followed by its unit."""
+    metric = metric_of(key)
+    return f"%{{y:{'+' if metric.signed else ''}.1f}} {metric.unit}" if metric.unit else "%{y:.4~g}"
 
 
 def class_figure(methods: list[Method]) -> Figure | None:
@@ -177,11 +190,7 @@ def client_accuracy_figure(methods: list[Method]) -> Figure | None:
                 "x": [100 * (rank + 0.5) / len(pairs) for rank in range(len(pairs))],
                 "y": plain(100 * np.array([value for value, _ in pairs])),
                 "text": [f"client {client}: {escape(labels.get(client, ''))}".rstrip(": ") for _, client in pairs],
-                "name": escape(method.label),
-                "mode": "lines+markers" if len(pairs) <= 30 else "lines",
-                "line": line_of(method.look),
-                "marker": {"size": 5},
-                "meta": position,
+                **_trace_style(position, method, len(pairs), marker=5),
                 "hovertemplate": "%{y:.1f} % (%{text})",
             }
         )

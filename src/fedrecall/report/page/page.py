@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from fedrecall.atomic_files import remove_dead_versions, write_text
 from fedrecall.errors import InputError
-from fedrecall.measure.metrics import METRICS, SUMMARY
+from fedrecall.measure.metrics import METRICS, SUMMARY, metric_of
 from fedrecall.report import probe_views as matrices
 from fedrecall.report.ablation import ablations
 from fedrecall.report.comparison import Method, group
@@ -118,7 +118,7 @@ def page_data(methods: list[Method]) -> dict[str, Any]:
         figure = charts.metric_figure(methods, key, key.replace("_", " "))
         if figure:
             figures[f"metric:{key}"] = figure
-            metrics[key] = words_of(key)
+            metrics[key] = metric_of(key).words.replace("`", "")
     heatmaps = _heatmaps(methods)
     clients = {}
     for position, method in enumerate(methods):
@@ -181,14 +181,9 @@ def definitions() -> dict[str, str]:
     return {key: text.replace("`", "") for key, text in words.items()}
 
 
-def words_of(key: str) -> str:
-    metric = METRICS.get(key)
-    return metric.words.replace("`", "") if metric else "A metric of the user's own."
-
-
 def footnotes(methods: list[Method]) -> list[str]:
     found = [published(method.recipe) for method in methods]
-    return list(dict.fromkeys(value.differs for value in found if value and value.differs))
+    return list(dict.fromkeys(value.remark for value in found if value and value.remark))
 
 
 def title(methods: list[Method]) -> str:

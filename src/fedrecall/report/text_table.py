@@ -1,0 +1,86 @@
+"""Tables as text to paste elsewhere: CSV for spreadsheets, Markdown, and LaTeX with booktabs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fedrecall.report.wording import MINUS
+
+FORMULAS = tuple("=+-@\t\r")  # a spreadsheet takes a text that begins with one of these for a formula
+LATEX = {
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"±": r"$\pm$", MINUS: "$-$", "†": r"\dag", "\u00a0": "~", "<": r"\textless{}", ">": r"\textgreater{}"},
+}
+NOTHING = "-"  # stands in a cell that has no value
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts with notes; its first columns hold words, the others numbers."""
+
+    heading: list[str]
+    rows: list[list[str]]
+    notes: list[str]
+    words: int = 1  # how many columns hold words
+
+    def csv(self) -> str:
+        return csv_text([self.heading, *self.rows])
+
+    def markdown(self) -> str:
+        """Return the table with the notes below it."""
+        rule = ["---" if place < self.words else "---:" for place in range(len(self.heading))]
+        lines = [
+            "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
+            for texts in (self.heading, rule, *self.rows)
+        ]
+        return "\n".join([*lines, "", *self.notes, ""])
+
+    def latex(self, *, last: str = "r") -> str:
+        """Return the table with the notes as comments above it; `last` aligns the last column."""
+        columns = "l" * self.words + "r" * (len(self.heading) - self.words)
+        groups = [[latex_row(self.heading)], [latex_row(row) for row in self.rows]]
+        return latex_tabular(columns[:-1] + last, groups, self.notes)
+
+
+def csv_text(rows: Iterable[Sequence[object]], *, digits: int = 10) -> str:
+    """Return rows as CSV; `digits` are the significant digits of floats, and None is an empty cell."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([_csv_value(value, digits) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def _csv_value(value: object, digits: int) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.{digits}g}"
+    text = str(value)
+    return f"'{text}" if text[:1] in FORMULAS else text
+
+
+def latex_tabular(columns: str, groups: Iterable[Sequence[str]], notes: Sequence[str] = ()) -> str:
+    r"""Return a tabular, which needs `\usepackage{booktabs}`: groups of lines with a rule between groups."""
+    lines = [line for group in groups for line in (r"\midrule", *group)][1:]
+    begin, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
+    return "\n".join([*(f"% {note}" for note in notes), begin, r"\toprule", *lines, r"\bottomrule", end, ""])
+
+
+def latex_row(texts: Iterable[str], bold: Iterable[int] = ()) -> str:
+    """Return a line of a tabular; the cells in the places `bold` are set in bold."""
+    cells = ["--" if text == NOTHING else latex_escape(text) for text in texts]
+    for place in bold:
+        cells[place] = rf"\textbf{{{cells[place]}}}"
+    return " & ".join(cells) + r" \\"
+
+
+def latex_escape(text: str) -> str:
+    """Return text that LaTeX sets as it is, on one line.
+
+    >>> latex_escape("50 % of a_b")
+    '50 \\\\% of a\\\\_b'
+    """
+    return "".join(LATEX.get(sign, " " if sign.isspace() else sign) for sign in text)

@@ -1,0 +1,84 @@
+"""Which keys of a recipe decide what: the result of a run, the numbers of each round, and the method."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MOST_TESTED = 100  # rounds, unless `evaluation.test_last` asks for more
+
+# Where a run is executed, how often it is saved and who watches: none of these changes its result.
+EXECUTION = ("execution", "checkpoint", "trackers")
+# In these keys, too, the runs of one method may differ: seeds, and what is only measured.
+SEEDS = ("seed", "partition.seed")
+MEASURED = ("forgetting", "evaluation.every")
+
+
+class Later(NamedTuple):
+    """A key that is missing in the recipes of runs made before it existed, and the value that those runs imply.
+
+    With that value the key is left out of the identity, so that old runs and new ones are the same.
+    """
+
+    section: str
+    key: str
+    value: Any
+    name: str | None = None  # the component that the key is an option of, in sections that name one
+
+
+LATER = [
+    Later("local", "beta_from", "train"),
+    Later("local", "optimiser", {"name": "sgd"}),
+    Later("data", "augment", False, name="femnist"),
+    Later("evaluation", "prior", "as_trained"),
+    Later("objective", "prior", "uniform", name="wsm"),
+]
+
+
+def identity(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a recipe's tree that decides the result."""
+    kept = {key: value for key, value in tree.items() if key not in EXECUTION}
+    if not kept.get("updates"):  # older runs had no stages, nor the key
+        kept.pop("updates", None)
+    for later in LATER:
+        section = kept.get(later.section)
+        if not isinstance(section, Mapping) or section.get("name") != later.name:
+            continue
+        if section.get(later.key) == later.value:
+            kept[later.section] = {key: value for key, value in section.items() if key != later.key}
+    return kept
+
+
+def round_identity(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part that decides each round: the identity without the number of rounds."""
+    return {key: value for key, value in identity(tree).items() if key != "rounds"}
+
+
+def lengthened(tree: Mapping[str, Any], rounds: int) -> dict[str, Any]:
+    """Return the tree with another number of rounds, on which the default of `evaluation.test_last` depends."""
+    longer, evaluation = {**tree, "rounds": rounds}, tree.get("evaluation") or {}
+    if evaluation.get("test_last") is None and -(-rounds // 10) >= MOST_TESTED:
+        longer["evaluation"] = {**evaluation, "test_last": MOST_TESTED}
+    return longer
+
+
+def tells_methods_apart(key: str) -> bool:
+    """Whether runs that differ in this dotted key are of different methods."""
+    return not any(key == aside or key.startswith(f"{aside}.") for aside in (*EXECUTION, *SEEDS, *MEASURED))
+
+
+def hash_of(tree: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of keys and values, whatever their order."""
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def digest_of(tree: Mapping[str, Any], rounding: str, weights: str | None, device: str) -> str:
+    """Return the hash of all that decides the result.
+
+    `rounding` names an engine whose bits are its own, `device` one that is not the CPU, and `weights` is the
+    digest of the initial weights if they were given.
+    """
+    others = {"engine": rounding, "device": device, "weights": weights}
+    return hash_of({**identity(tree), **{key: value for key, value in others.items() if value}})
