@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -16,9 +16,11 @@ from pydantic import (
 )
 
 from fedrecall.errors import InputError, expectation, nearest, short_repr
-from fedrecall.optimisers import OPTIMISER, Optimiser
 from fedrecall.options import LARGEST_REAL, JudgedPrior, Positive, Rate, Whole
 from fedrecall.safe_parsing import is_text
+
+if TYPE_CHECKING:
+    from fedrecall.optimisers import Optimiser
 
 MOST_THREADS = 1024  # more than any machine has; the system may refuse to start them, and that ends the process
 
@@ -128,6 +130,13 @@ class Schedule(Settings):
         return self
 
 
+def complete_optimiser(given: Any) -> dict[str, Any]:
+    """Return an optimiser's name with all its options."""
+    from fedrecall.optimisers import OPTIMISER  # with torch, which help and completion do without
+
+    return OPTIMISER.complete(given)
+
+
 class Local(Settings):
     """How a client trains."""
 
@@ -138,7 +147,7 @@ class Local(Settings):
     steps: Positive | None = Field(default=None, description="or: the exact number of optimiser steps in a round")
     batch_size: Positive = Field(default=64, description="samples in a step")
     lr: Rate = Field(default=0.01, description="the local learning rate")
-    optimiser: Annotated[dict[str, Any], BeforeValidator(OPTIMISER.complete)] = Field(
+    optimiser: Annotated[dict[str, Any], BeforeValidator(complete_optimiser)] = Field(
         default={"name": "sgd"},
         description="the local optimiser: sgd | module:name of your own",
     )
@@ -180,6 +189,8 @@ class Local(Settings):
 
     def create_optimiser(self) -> Optimiser:
         """Return the optimiser with the momentum and the weight decay of this section."""
+        from fedrecall.optimisers import OPTIMISER  # with torch
+
         given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
         made = OPTIMISER.create(self.optimiser, **given)
         for key, value in given.items():

@@ -50,7 +50,10 @@ def published(recipe: dict[str, Any]) -> Published | None:
 def _same_setting(recipe: dict[str, Any], row: dict[str, str]) -> bool:
     partition, local = recipe["partition"], recipe.get("local", {})
     clients = int(partition.get("clients") or 0)
-    share = recipe.get("participation") or int(recipe.get("clients_per_round") or 0) / max(clients, 1)
+    share: Any = recipe.get("participation") or int(recipe.get("clients_per_round") or 0) / max(clients, 1)
+    optimiser = local.get("optimiser", {"name": "sgd"})["name"]
+    if isinstance(share, dict) or recipe.get("updates") or optimiser != "sgd":
+        return False
     return (
         recipe["data"]["name"] == row["dataset"]
         and recipe["model"]["name"] == row["model"]

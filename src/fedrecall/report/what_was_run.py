@@ -31,6 +31,10 @@ def settings(method: Method) -> Lines:
         ("Objective", _options(_objective(recipe["objective"], titles), recipe["objective"])),
         ("Rounds", _rounds(recipe)),
         ("A client trains", _local(recipe.get("local", {}))),
+        (
+            "Updates",
+            ", then ".join(_options(in_words(stage["name"]), stage) for stage in recipe.get("updates", ())),
+        ),
         ("Seeds", _seeds(method)),
     ]
     return [(title, text) for title, text in lines if text]
@@ -86,9 +90,10 @@ def _rounds(recipe: Mapping[str, Any]) -> str:
 def _participation(recipe: Mapping[str, Any]) -> str:
     if recipe.get("clients_per_round"):
         return f"{count_of(int(recipe['clients_per_round']), 'client')} in each"
-    return (
-        f"{number(100 * recipe['participation'])} % of the clients in each" if recipe.get("participation") else ""
-    )
+    share = recipe.get("participation")
+    if isinstance(share, Mapping):  # a way of the user's own
+        return _options(f"clients by {share['name']}", share)
+    return f"{number(100 * share)} % of the clients in each" if share else ""
 
 
 def _local(local: Mapping[str, Any]) -> str:
@@ -98,6 +103,9 @@ def _local(local: Mapping[str, Any]) -> str:
             parts.append(f"{name} {number(local[key])}")
     if local.get("weight_decay"):
         parts.append(f"weight decay {local['weight_decay']:g}")
+    optimiser = local.get("optimiser") or {"name": "sgd"}
+    if optimiser["name"] != "sgd":
+        parts.append(f"optimiser {_options(optimiser['name'], optimiser)}")
     schedule = local.get("schedule") or {}
     if schedule.get("name", "constant") != "constant" or schedule.get("warmup"):
         parts.append(f"schedule {in_words(schedule)}")

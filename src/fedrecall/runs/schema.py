@@ -26,6 +26,10 @@ def whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
+def share_or_tree(value: Any) -> bool:
+    return number(value) or isinstance(value, dict)
+
+
 def text(value: Any) -> bool:
     return isinstance(value, str)
 
@@ -40,6 +44,7 @@ def listing(value: Any) -> bool:
 
 WORDS: dict[Test, str] = {
     number: "a number was expected",
+    share_or_tree: "a number was expected",
     whole: "a whole number was expected",
     text: "a word was expected",
     tree: "keys and values were expected",
@@ -49,7 +54,8 @@ WORDS: dict[Test, str] = {
 RECIPE: dict[str, Test] = {
     **{f"{section}.name": text for section in ("data", "partition", "model", "objective", "algorithm")},
     **dict.fromkeys(("rounds", "clients_per_round", "seed"), whole),
-    **dict.fromkeys(("participation", "local.lr", "local.momentum", "local.weight_decay"), number),
+    "participation": share_or_tree,
+    **dict.fromkeys(("local.lr", "local.momentum", "local.weight_decay"), number),
     **dict.fromkeys(("local.epochs", "local.steps", "local.batch_size", "local.schedule.warmup"), whole),
     **dict.fromkeys(("local", "local.schedule", "evaluation"), tree),
     **dict.fromkeys(("batch_norm", "local.schedule.name"), text),
