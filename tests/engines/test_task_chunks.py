@@ -83,7 +83,7 @@ def test_who_is_left_alone_with_full_slots_gets_the_lost_chunk_whose_turn_it_is(
     assert run.over()
 
 
-def test_of_two_lost_parcels_the_lower_is_run_first() -> None:
+def test_of_two_lost_chunks_the_lower_is_run_first() -> None:
     # In the other order, two new workers would fill all their slots with results that wait for the first.
     run = run_of(12, 6)
     first, second = run.next(0), run.next(1)
