@@ -96,9 +96,9 @@ def measure(address: str) -> dict[str, float]:
     each = {count: rounds(address, 4000, count, linear, Each())[1] for count in (few, many)}
     note("driver_seconds_a_client_summed_here", (each[many] - each[few]) / (many - few))
     note("driver_seconds_a_round", by_count[few] - few * found["driver_seconds_a_client_summed_on_nodes"])
-    parcels, pool.PARCELS = pool.PARCELS, 10**6  # so that every client travels alone
+    chunks, pool.CHUNKS = pool.CHUNKS, 10**6  # so that every client travels alone
     alone = {count: rounds(address, 4000, count, linear, Clock())[1] for count in (few, 512)}
-    pool.PARCELS = parcels
+    pool.CHUNKS = chunks
     note("driver_seconds_a_client_alone", (alone[512] - alone[few]) / (512 - few))
     width = 40_000  # 3 million numbers, 12 MB
     size = 4 * (FEATURES * width + width + width * 10 + 10)

@@ -2,8 +2,8 @@
 
     python benchmarks/cluster_model.py results/cluster/costs.json
 
-The driver does one thing at a time: it hands a parcel to a worker, takes its answer, and hands out the next. A
-worker trains the clients of its parcel, or adds up a leaf. What is simulated is when each of them waits for the
+The driver does one thing at a time: it hands a chunk to a worker, takes its answer, and hands out the next. A
+worker trains the clients of its chunk, or adds up a leaf. What is simulated is when each of them waits for the
 other; what it costs is what `benchmarks/cluster.py` has measured, but for the seconds of a client's training,
 which are given.
 """
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedrecall.engines.pool import PARCEL_BYTES, PARCELS
+from fedrecall.engines.pool import CHUNK_BYTES, CHUNKS
 
 MODELS = {"LeNet": 248_000, "ResNet-18": 44_700_000}  # bytes of the vector
 ADD = 1.3e-10  # seconds a byte of a float32 vector added to a float64 sum (benchmarks/sums.py)
@@ -37,7 +37,7 @@ class Round:
 
 def simulate(round: Round, costs: Mapping[str, float]) -> tuple[float, float]:
     """Seconds of the round, and the share of it in which the driver works."""
-    size = max(1, min(round.clients // (PARCELS * round.workers), PARCEL_BYTES // round.size))
+    size = max(1, min(round.clients // (CHUNKS * round.workers), CHUNK_BYTES // round.size))
     size = next(part for part in (16, 8, 4, 2, 1) if part <= size) if round.on_nodes else size
     message = costs["driver_seconds_a_client_alone"]  # hand out, take back, and its share of a leaf
     where = "on_nodes" if round.on_nodes else "here"

@@ -1,4 +1,4 @@
-"""Who is given which parcels, and what if a worker is lost: with workers that only this file knows."""
+"""Which worker is given which chunks, also when workers are lost: with workers that only this file knows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 from fedrecall.client.tasks import TrainTask
 from fedrecall.client.update import Update
 from fedrecall.engines import pool
-from fedrecall.engines.parcels import Parcel
+from fedrecall.engines.messages import Done, Failed, Message, Refused, Unwritten
 from fedrecall.engines.pool import GoneError, Member, WorkerPool
-from fedrecall.errors import ClientError
+from fedrecall.engines.processes.shared_tensors import SharedTensors
+from fedrecall.engines.task_chunks import OrderedTasks, TaskChunk, stack_results, unstack_results
+from fedrecall.errors import ClientError, InputError, WriteError
 
 Script = Callable[["Pool", Sequence[Member]], list[Member]]
 
@@ -38,32 +40,33 @@ class Pool(WorkerPool[Member]):
             number = max([-1, *(member.number for member in self._members), *self.gone]) + 1
             self._members.append(Member(number, math.inf, ready=True))
 
-    def _send(self, member: Member, parcel: Parcel) -> None:
-        self.sent.append((member.number, clients(parcel)))
+    def _send(self, member: Member, chunk: TaskChunk) -> None:
+        self.sent.append((member.number, clients(chunk)))
 
     def _wait(self, members: Sequence[Member], seconds: float | None) -> list[Member]:
         assert members
         return self.script(self, members)
 
-    def _message(self, member: Member) -> tuple[str, Any, Any]:
-        if member.hung or set(clients(member.parcels[0])) & set(self.deadly):
+    def _message(self, member: Member) -> Message:
+        if member.hung or set(clients(member.chunks[0])) & set(self.deadly):
             raise GoneError("gone")
-        return "done", None, [Update(task) for task in member.parcels[0].tasks]
+        scalars, _ = stack_results([Update(task) for task in member.chunks[0].tasks])
+        return Done(scalars, SharedTensors("", "", ()))
 
-    def _unpack(self, parcel: Parcel, extra: Any) -> Any:
-        return extra
+    def _finish(self, work: OrderedTasks, member: Member, chunk: TaskChunk, message: Done) -> None:
+        work.done(chunk, unstack_results(chunk.tasks, message.scalars, {}))
 
     def _kill(self, member: Member) -> None: ...
 
-    def _bury(self, member: Member) -> None:
+    def _release(self, member: Member) -> None:
         self._members.remove(member)
         self.gone.add(member.number)
 
-    def _silent(self, member: Member) -> None: ...
+    def _start_timed_out(self, member: Member) -> None: ...
 
 
-def clients(parcel: Parcel) -> list[int]:
-    return [task.client for task in parcel.tasks]
+def clients(chunk: TaskChunk) -> list[int]:
+    return [task.client for task in chunk.tasks]
 
 
 def tasks(count: int) -> list[TrainTask]:
@@ -78,12 +81,12 @@ def found(results: Iterator[Any]) -> list[int]:
     return [result.task.client for result in results]
 
 
-def test_a_second_parcel_waits_at_each_worker_but_the_last_ones_go_to_whoever_is_done() -> None:
+def test_a_second_chunk_waits_at_each_worker_but_the_last_ones_go_to_whoever_is_done() -> None:
     had: list[list[list[int]]] = []
 
     def second_is_slow(scripted: Pool, members: Sequence[Member]) -> list[Member]:
         """Worker 1 answers only while worker 0 has nothing to do."""
-        had.append([[client for parcel in member.parcels for client in clients(parcel)] for member in members])
+        had.append([[client for chunk in member.chunks for client in clients(chunk)] for member in members])
         return [members[0]]
 
     scripted = Pool(2, second_is_slow)  # eight tasks travel one by one
@@ -122,7 +125,7 @@ def test_a_task_that_kills_while_others_wait_stops_nobody_else() -> None:
     assert sum(deaths.total() for deaths in scripted._deaths.values()) == 1  # the other had one waiting behind it
 
 
-def test_workers_have_a_second_parcel_again_after_the_call_in_which_one_was_lost() -> None:
+def test_workers_have_a_second_chunk_again_after_the_call_in_which_one_was_lost() -> None:
     def die_once(scripted: Pool, members: Sequence[Member]) -> list[Member]:
         scripted.deadly = [] if scripted.gone else [0]
         return list(members)
@@ -136,7 +139,7 @@ def test_workers_have_a_second_parcel_again_after_the_call_in_which_one_was_lost
     assert scripted._most == 2
 
 
-def test_the_time_of_a_parcel_begins_when_the_one_before_it_is_answered(monkeypatch) -> None:
+def test_the_time_of_a_chunk_begins_when_the_one_before_it_is_answered(monkeypatch) -> None:
     now, seen = [100.0], []
     monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
 
@@ -157,7 +160,7 @@ def test_only_the_first_of_a_worker_that_hangs_is_blamed(monkeypatch) -> None:
     monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
 
     def hang(scripted: Pool, members: Sequence[Member]) -> list[Member]:
-        stuck = [member for member in members if 0 in clients(member.parcels[0]) and not member.hung]
+        stuck = [member for member in members if 0 in clients(member.chunks[0]) and not member.hung]
         now[0] += 11 if stuck else 0
         return [member for member in members if member not in stuck]
 
@@ -166,3 +169,21 @@ def test_only_the_first_of_a_worker_that_hangs_is_blamed(monkeypatch) -> None:
     with pytest.raises(ClientError, match=r"client 0 in round 1 did not answer for 10.0 s 3 times"):
         list(scripted.run(tasks(6)))
     assert scripted.sent == [(0, [0]), (0, [1]), (1, [0]), (2, [0])]
+
+
+@pytest.mark.parametrize(
+    ("message", "raised", "sentence"),
+    [
+        (Refused("lr is 0"), InputError, r"^lr is 0$"),
+        (Unwritten("disk full"), WriteError, r"^disk full$"),
+        (Failed(TrainTask(1, 0, 5), "KeyError\n"), ClientError, r"^client 5 in round 1 failed .*:\n\nKeyError$"),
+        (Failed(None, "ImportError\n"), ClientError, r"^a worker process could not begin:\n\nImportError$"),
+    ],
+)
+def test_failures_of_workers_end_the_run(monkeypatch, message, raised, sentence) -> None:
+    monkeypatch.setattr(Pool, "_message", lambda pool, member: message)
+    scripted = Pool(1, everyone)
+    with pytest.raises(raised, match=sentence) as caught:
+        list(scripted.run(tasks(1)))
+    assert type(caught.value) is raised
+    assert scripted.failed == getattr(message, "task", None)

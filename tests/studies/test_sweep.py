@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from fedrecall.engines.processes import worker_main
+
 TINY = [
     "rounds=4",
     "model=mlp",
@@ -50,6 +52,16 @@ def test_bad_input_ends_in_a_sentence_before_anything_is_written(fedrecall) -> N
         assert done.err.startswith("fedrecall: error: ")
         assert done.err.count("\n") == 1
     assert list(Path().iterdir()) == []
+
+
+def test_a_worker_that_cannot_import_says_what(fedrecall, monkeypatch) -> None:
+    code = Path(worker_main.__file__).read_text().replace("sys.path[:] = libraries", "sys.path[:] = []")
+    Path("worker_main.py").write_text(code)
+    monkeypatch.setattr(worker_main, "__file__", str(Path("worker_main.py").resolve()))
+    done = fedrecall("sweep", "demo", *TINY, "--seeds", 2, "--out", "s", "--quiet")
+    assert done.code == 1
+    assert "a worker process could not begin:\n\nTraceback" in done.err
+    assert "No module named 'fedrecall'" in done.err
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
-"""Several runs at once: members of a pool, wherever they are, carry out the runs of a study one after the other.
+"""Base of the pools that execute the runs of a study in parallel.
 
-To start a member takes as long as many a small run, so that one carries out several. A run of code of the user's,
-or one that failed, is the last of its member: what it has set up there is not the next run's to find.
+Starting a member takes as long as a small run, so each executes several runs, one after the other. A member ends
+after a run with the user's own code and after a run that failed, so that the next run finds no trace of it.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Generic, TypeVar
 from fedrecall.studies.cells import PlannedRun, Slot
 from fedrecall.studies.folder import StudyFolder
 
-GRACE = 60.0  # seconds for the checkpoints of runs that are told to stop
-PAUSE = 0.5  # seconds between two looks at the clock while nothing happens
+GRACE = 60.0  # seconds for runs that are asked to stop to write a checkpoint
+PAUSE = 0.5  # seconds at most between two calls of `tick`
 
 Seen = Callable[[Slot, str, object], None]  # what happened to a run: "began", "round", or how it ended
 
 
 @dataclass(eq=False, kw_only=True)
 class Member:
-    """Who carries out runs, and the run it is at."""
+    """A process or an actor that executes runs, and its current run."""
 
     run: PlannedRun | None = None
-    ready: bool = True  # to be given a run
+    ready: bool = True  # it can be given a run
 
 
 M = TypeVar("M", bound=Member)
 
 
 class RunPool(ABC, Generic[M]):
-    """At most so many members, each started when there is a run for it."""
+    """At most `jobs` members, each started when there is a run for it."""
 
     def __init__(self, folder: StudyFolder, jobs: int, seen: Seen) -> None:
         self.folder, self.jobs, self.seen = folder, jobs, seen
@@ -40,13 +40,13 @@ class RunPool(ABC, Generic[M]):
         self.waiting: list[PlannedRun] = []  # the next one last
 
     def carry_out(self, runs: Sequence[PlannedRun], tick: Callable[[], None]) -> None:
-        """All runs, in their order as far as several at once have one; `tick` is called now and then."""
+        """Start the runs in their order and wait until all have ended; call `tick` from time to time."""
         self.waiting = list(reversed(runs))
         try:
             while self.waiting or any(member.run for member in self.members):
                 self._hand_out()
                 for member in self._wait():
-                    self._hear(member)
+                    self._receive(member)
                 tick()
             self._end(list(self.members))
         except KeyboardInterrupt:
@@ -66,44 +66,44 @@ class RunPool(ABC, Generic[M]):
                 self.seen(run.slot, "began", None)
                 self._send(member, run)
 
-    def _over(self, run: PlannedRun, kind: str, words: str) -> None:
-        """A run has ended."""
+    def _record_end(self, run: PlannedRun, kind: str, words: str) -> None:
+        """Record and report how a run ended."""
         if kind == "failed":
             self.folder.note_failure(run.slot, words)
         self.seen(run.slot, kind, words)
 
-    def _answered(self, member: M, kind: str, words: str) -> None:
-        """A member has told how its run ended."""
+    def _run_ended(self, member: M, kind: str, words: str) -> None:
+        """Handle the end of a member's run, as the member reports it."""
         run, member.run = member.run, None
         assert run is not None
         if run.has_own_code or kind != "finished":
             self._end([member])
-        self._over(run, kind, words)
+        self._record_end(run, kind, words)
 
     @abstractmethod
     def _start(self) -> M:
-        """A new member."""
+        """Start a new member."""
 
     @abstractmethod
     def _send(self, member: M, run: PlannedRun) -> None:
-        """Have a member carry out a run. That it is gone is noticed when its answer is awaited."""
+        """Send a run to a member. A dead member is noticed when its answer is awaited."""
 
     @abstractmethod
     def _wait(self) -> Iterable[M]:
-        """For a while, for any that has something to tell; those that have."""
+        """Wait a limited time for messages; return the members that have sent one or have ended."""
 
     @abstractmethod
-    def _hear(self, member: M) -> None:
-        """Take what a member has told, or its end."""
+    def _receive(self, member: M) -> None:
+        """Handle the next message of a member, or its end."""
 
     @abstractmethod
     def _end(self, members: Sequence[M]) -> None:
-        """Of idle ones."""
+        """End idle members."""
 
     @abstractmethod
     def _stop(self) -> None:
-        """Have every run write a checkpoint; who does not in time is killed."""
+        """Let every run write a checkpoint within the time of grace."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Leave nobody behind."""
+        """End all members that are left, at once."""

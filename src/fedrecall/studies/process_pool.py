@@ -1,4 +1,4 @@
-"""Several runs at once in worker processes on this machine."""
+"""Runs of a study in parallel, in worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 
+from fedrecall.engines.messages import Shutdown
 from fedrecall.engines.processes import connection as link
 from fedrecall.engines.processes import worker_main
 from fedrecall.engines.processes.search_path import libraries_first
@@ -29,7 +30,7 @@ class Process(Member):
 
 
 class ProcessPool(RunPool[Process]):
-    """Processes, each with a connection of its own."""
+    """Runs in processes, each with a connection of its own."""
 
     def _start(self) -> Process:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -39,7 +40,7 @@ class ProcessPool(RunPool[Process]):
         return member
 
     def _send(self, member: Process, run: PlannedRun) -> None:
-        order = serving.Order(run.recipe.tree(), self.folder.run(run.slot), self.folder.log(run.slot))
+        order = serving.RunOrder(run.recipe.tree(), self.folder.run(run.slot), self.folder.log(run.slot))
         with contextlib.suppress(ConnectionError):
             member.connection.send(order)
 
@@ -47,43 +48,43 @@ class ProcessPool(RunPool[Process]):
         busy = {member.connection: member for member in self.members if member.run}
         return [busy[connection] for connection in wait(list(busy), PAUSE)]  # type: ignore[index]
 
-    def _hear(self, member: Process) -> None:
+    def _receive(self, member: Process) -> None:
         run = member.run
         assert run is not None
         try:
-            message = link.receive(member.connection)
+            message: str | serving.RoundDone | serving.Ended = link.receive(member.connection)
         except EOFError:
-            code = self._bury(member)
-            self._over(
-                run, "failed", f"its process ended with exit code {code}; see {self.folder.log(run.slot).name}"
-            )
+            code = self._release(member)
+            log = self.folder.log(run.slot).name
+            self._record_end(run, "failed", f"its process ended with exit code {code}; see {log}")
             return
-        if message == "here":
-            return
-        kind, words, *trace = message
-        if kind == "round":
-            self.seen(run.slot, kind, words)
-            return
-        if trace:  # it could not import what is ours: no other process could
-            raise ClientError(f"a worker process could not begin:\n\n{trace[0].rstrip()}")
-        self._answered(member, kind, words)
+        match message:
+            case "here":
+                return
+            case serving.RoundDone(number):
+                self.seen(run.slot, "round", number)
+            case serving.Ended(kind, words):
+                self._run_ended(member, kind, words)
+            case str():  # the traceback of a failed import, which would fail in any other process too
+                raise ClientError(f"a worker process could not begin:\n\n{message.rstrip()}")
 
-    def _bury(self, member: Process) -> int:
-        member.process.kill()  # it may have closed its connection and live on
+    def _release(self, member: Process) -> int:
+        """Release the resources of a process; return its exit code."""
+        member.process.kill()  # it may have closed its connection without ending
         code = member.process.wait()
         member.connection.close()
         self.members.remove(member)
         return code
 
     def _end(self, members: Sequence[Process]) -> None:
-        """They end by themselves; all are told before the first is waited for."""
+        """Ask all to end before waiting for the first."""
         for member in members:
             with contextlib.suppress(OSError):
-                member.connection.send(None)
+                member.connection.send(Shutdown())
         for member in members:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 member.process.wait(GRACE)
-            self._bury(member)
+            self._release(member)
 
     def _stop(self) -> None:
         for member in self.members:

@@ -1,6 +1,6 @@
-"""Several runs at once on the nodes of a Ray cluster, or of a Ray on this machine: each has the bits of `serial`.
+"""Runs of a study in parallel on a Ray cluster, or by Ray on this machine, with the bits of `serial`.
 
-A run whose actor or node dies is handed to another, from its last checkpoint in the study's folder.
+A run whose actor or node dies is resumed by another actor from its last checkpoint in the study's folder.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from fedrecall.studies.cells import PlannedRun
 from fedrecall.studies.folder import StudyFolder
 from fedrecall.studies.packed_folder import pack, unpack
 from fedrecall.studies.pool import GRACE, PAUSE, Member, RunPool, Seen
-from fedrecall.studies.ray_actor import Ended, RunActor, Setup
-from fedrecall.studies.serving import Order
+from fedrecall.studies.ray_actor import ActorSetup, RunActor
+from fedrecall.studies.serving import Ended, RunOrder
 from fedrecall.studies.spread import Spread
 
 MOST_MOVES = 3  # of a run to another actor
 
 
 @dataclass(eq=False)
-class Actor(Member):
+class StudyActor(Member):
     """A member that is an actor on some node."""
 
     handle: Any
-    answer: Any  # the reference to how its run ended, or at first to whether it reaches the study's folder
-    progress: Any = None  # the reference to how far it is, if that was asked
-    reaches: bool = True
+    answer: Any  # the reference to the end of its run; at first, to whether it can access the study's folder
+    progress: Any = None  # the reference to its progress, if that was asked for
+    has_folder: bool = True  # it can access the study's folder
 
 
-class RayPool(RunPool[Actor]):
-    """Actors, placed by Ray."""
+class RayPool(RunPool[StudyActor]):
+    """Runs in actors, placed by Ray."""
 
     def __init__(self, folder: StudyFolder, jobs: int, seen: Seen, spread: Spread) -> None:
         super().__init__(StudyFolder(folder.path.resolve()), jobs, seen)
@@ -61,27 +61,27 @@ class RayPool(RunPool[Actor]):
         self._alive_at = time.monotonic()
         try:
             self._token.leave()
-            self._setup = self._ray.put(Setup(sys.path, Path.cwd(), self._token))
+            self._setup = self._ray.put(ActorSetup(sys.path, Path.cwd(), self._token))
             super().carry_out(runs, tick)
         finally:
             self._token.remove()
             self._cluster.close()
 
-    def _start(self) -> Actor:
-        """It waits in the cluster's queue until there is room."""
+    def _start(self) -> StudyActor:
+        """Create an actor, which waits in the cluster's queue until there is room."""
         handle = self._cluster.actor(RunActor, self.spread.asked, max_concurrency=2)
-        return Actor(handle, handle.begin.remote(self._setup), ready=False)
+        return StudyActor(handle, handle.begin.remote(self._setup), ready=False)
 
-    def _send(self, member: Actor, run: PlannedRun) -> None:
+    def _send(self, member: StudyActor, run: PlannedRun) -> None:
         place = self.folder.run(run.slot)
-        order, member.progress = Order(run.recipe.tree(), place, self.folder.log(run.slot)), None
-        if member.reaches:
-            member.answer = member.handle.carry_out.remote(order)
+        order, member.progress = RunOrder(run.recipe.tree(), place, self.folder.log(run.slot)), None
+        if member.has_folder:
+            member.answer = member.handle.execute.remote(order)
         else:
             begun = pack(place) if is_run(place) else None
-            member.answer = member.handle.carry_out_apart.remote(order, begun)
+            member.answer = member.handle.execute_apart.remote(order, begun)
 
-    def _wait(self) -> list[Actor]:
+    def _wait(self) -> list[StudyActor]:
         self._ask()
         if any(member.ready for member in self.members):
             self._alive_at = time.monotonic()
@@ -89,8 +89,8 @@ class RayPool(RunPool[Actor]):
             raise self._cluster.silence(self.spread.asked, self.jobs, START)
         return self._answering([member for member in self.members if member.run or not member.ready], PAUSE)
 
-    def _answering(self, members: Sequence[Actor], seconds: float) -> list[Actor]:
-        """Those of them that have answered, as soon as one has."""
+    def _answering(self, members: Sequence[StudyActor], seconds: float) -> list[StudyActor]:
+        """Wait until one of the members has answered; return all that have."""
         by_answer = {member.answer: member for member in members}
         there, _ = self._ray.wait(list(by_answer), num_returns=1, timeout=seconds)
         if there:
@@ -98,7 +98,7 @@ class RayPool(RunPool[Actor]):
         return [by_answer[answer] for answer in there]
 
     def _ask(self) -> None:
-        """How far the runs are; what was answered since it was asked last."""
+        """Ask the actors for their progress; report what they have answered since the last time."""
         busy = [member for member in self.members if member.run]
         for member in busy:
             member.progress = member.progress or member.handle.progress.remote()
@@ -107,29 +107,29 @@ class RayPool(RunPool[Actor]):
         for answer in there:
             member = asked[answer]
             member.progress = None
-            with contextlib.suppress(self._ray.exceptions.RayError):  # its end is heard of elsewhere
+            with contextlib.suppress(self._ray.exceptions.RayError):  # a dead actor is handled by `_receive`
                 round = self._ray.get(answer)
                 if round and member.run:
                     self.seen(member.run.slot, "round", round)
 
-    def _hear(self, member: Actor) -> None:
+    def _receive(self, member: StudyActor) -> None:
         try:
             answer = self._ray.get(member.answer)
         except self._ray.exceptions.RayTaskError as error:
             if not member.ready:
                 raise ClientError(f"a worker could not begin:\n\n{error}") from None
             words = str(error.cause) if isinstance(error.cause, InputError) else str(error).splitlines()[-1]
-            self._answered(member, "failed", words)
+            self._run_ended(member, "failed", words)
         except self._ray.exceptions.RayError:
             self._gone(member)
         else:
             if not member.ready:
-                member.ready, member.reaches = True, answer
+                member.ready, member.has_folder = True, answer
                 return
-            self._answered(member, *self._taken(member, answer))
+            self._run_ended(member, *self._store(member, answer))
 
-    def _taken(self, member: Actor, ended: Ended) -> tuple[str, str]:
-        """Put what came with the answer where it belongs; how the run ended, and why."""
+    def _store(self, member: StudyActor, ended: Ended) -> tuple[str, str]:
+        """Write the files that came with an answer to the study's folder; return how the run ended and why."""
         assert member.run is not None
         slot, recipe = member.run.slot, member.run.recipe
         place, log = self.folder.run(slot), self.folder.log(slot)
@@ -139,14 +139,14 @@ class RayPool(RunPool[Actor]):
             if ended.log:
                 with explain_write_errors(log), log.open("a", encoding="utf-8") as file:
                     file.write(ended.log)
-            if is_run(place):  # made on another machine perhaps, at the word of the user of this one
+            if is_run(place):  # perhaps made on another machine, by order of this machine's user
                 ledger.record(place, own_code(recipe.tree()))
         except InputError as error:
             return "failed", str(error)
         return ended.kind, ended.words
 
-    def _gone(self, member: Actor) -> None:
-        """Its process or its node has died: another goes on with its run."""
+    def _gone(self, member: StudyActor) -> None:
+        """Give the run of an actor that has died to another, unless it was moved too often."""
         run = member.run
         self._end([member])
         if run is None:
@@ -158,16 +158,18 @@ class RayPool(RunPool[Actor]):
         if self._moves[run] <= MOST_MOVES:
             self.waiting.append(run)
         else:
-            self._over(run, "failed", f"its worker died, or the node that it was on, {self._moves[run]} times")
+            self._record_end(
+                run, "failed", f"its worker died, or the node that it was on, {self._moves[run]} times"
+            )
 
-    def _end(self, members: Sequence[Actor]) -> None:
+    def _end(self, members: Sequence[StudyActor]) -> None:
         for member in members:
-            with contextlib.suppress(Exception):  # its node may be gone as well
+            with contextlib.suppress(Exception):  # its node may be gone too
                 self._ray.kill(member.handle)
             self.members.remove(member)
 
     def _stop(self) -> None:
-        """After the round that each is at."""
+        """End each run after its current round, which writes a checkpoint."""
         busy = [member for member in self.members if member.run]
         for member in busy:
             member.handle.stop.remote()
@@ -176,7 +178,7 @@ class RayPool(RunPool[Actor]):
             for member in self._answering(busy, deadline - time.monotonic()):
                 busy.remove(member)
                 with contextlib.suppress(self._ray.exceptions.RayError):
-                    self._taken(member, self._ray.get(member.answer))
+                    self._store(member, self._ray.get(member.answer))
 
     def _close(self) -> None:
         self._end(list(self.members))

@@ -1,7 +1,7 @@
-"""What a worker process of a study does: it carries out the runs that it is given, one after the other.
+"""A worker process of a study: it executes the runs that it is sent, one after the other.
 
-What a run prints goes to its log. If the study's process is gone, killed perhaps, so is this one at once; the run
-then goes on from its last checkpoint.
+The output of a run goes to its log. If the study's process is gone, this one exits at once; the run can be resumed
+from its last checkpoint. Messages are about runs, not about tasks as those of engines are; `Shutdown` is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from fedrecall.atomic_files import explain_write_errors
+from fedrecall.engines.messages import Shutdown
 from fedrecall.engines.processes.connection import receive
 from fedrecall.errors import ClientError, DivergedError, InputError, Note
 from fedrecall.front.execute import Plan, execute, load_federation
@@ -31,93 +34,108 @@ from fedrecall.runs.reader import is_run
 from fedrecall.simulation.experiment import build
 from fedrecall.user_code import their_traceback
 
-PAUSE = 0.2  # seconds between two words about how far a run is
-
-Answer = tuple[str, Any]  # ("round", its number), or how the run ended and why
+PAUSE = 0.2  # seconds between two reports of a run's progress
 
 
 @dataclass(frozen=True)
-class Order:
-    """A run to be carried out, or to go on with."""
+class RunOrder:
+    """A run to execute or, if its folder has a checkpoint, to resume."""
 
     recipe: dict[str, Any]
     folder: Path
     log: Path
 
 
-class Told(Watcher):
-    """Tells the study's process how far the run is."""
+@dataclass(frozen=True)
+class RoundDone:
+    """A round of the current run is done."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended; with its log and its packed folder, if it was not in the study's folder."""
+
+    kind: str  # "finished", "failed", "diverged" or "interrupted"
+    words: str
+    log: str = ""
+    folder: np.ndarray | None = None
+
+
+class ProgressReporter(Watcher):
+    """Reports the progress of a run to the study's process."""
 
     def __init__(self, connection: Connection) -> None:
-        self.connection, self.told = connection, 0.0
+        self.connection, self.reported = connection, 0.0
 
     def after(self, round: Round) -> None:
-        if time.monotonic() - self.told >= PAUSE:
-            self.told = time.monotonic()
-            self.connection.send(("round", round.number))
+        if time.monotonic() - self.reported >= PAUSE:
+            self.reported = time.monotonic()
+            self.connection.send(RoundDone(round.number))
 
 
 def begin(connection: Connection) -> None:
-    """Answer orders until there is none."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a checkpoint, then the end
-    orders: SimpleQueue[Order | None] = SimpleQueue()
+    """Execute runs as they are ordered, until `Shutdown`."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # to write a checkpoint before the end
+    orders: SimpleQueue[RunOrder | Shutdown] = SimpleQueue()
     threading.Thread(target=listen, args=(connection, orders), daemon=True).start()
     try:
-        while (order := orders.get()) is not None:
+        while isinstance(order := orders.get(), RunOrder):
             with printing_to(order.log):
-                answer = carry_out(order, Told(connection))
-            connection.send(answer)
-            if answer[0] == "interrupted":
+                ended = execute_run(order, ProgressReporter(connection))
+            connection.send(ended)
+            if ended.kind == "interrupted":
                 return
     except KeyboardInterrupt:  # between two runs
         return
 
 
-def listen(connection: Connection, orders: SimpleQueue[Order | None]) -> None:
-    """Take orders while a run goes, and notice that nobody is there to give any."""
+def listen(connection: Connection, orders: SimpleQueue[RunOrder | Shutdown]) -> None:
+    """Receive orders while a run is executed; exit if the study's process is gone."""
     try:
-        while (order := receive(connection)) is not None:
+        while isinstance(order := receive(connection), RunOrder):
             orders.put(order)
-        orders.put(None)
+        orders.put(order)
     except EOFError:
         os._exit(1)
 
 
-def carry_out(order: Order, watcher: Watcher) -> Answer:
-    """The run from where it is to its end: how that was, and what is to be said about it."""
+def execute_run(order: RunOrder, watcher: Watcher) -> Ended:
+    """Execute a run, or resume it from its last checkpoint; return how it ended."""
     try:
         plan = plan_of(order)
-        with closing(plan.experiment.federation):  # its files are of no use to the next run
+        with closing(plan.experiment.federation):  # the next run does not need its files
             execute([plan], report=None, quiet=True, callbacks=[watcher])
     except KeyboardInterrupt as stop:
-        return "interrupted", str(stop)
+        return Ended("interrupted", str(stop))
     except DivergedError as error:
         print(f"fedrecall: diverged: {error}", file=sys.stderr)
-        return "diverged", str(error)
+        return Ended("diverged", str(error))
     except InputError as error:
         print(f"fedrecall: error: {error}", file=sys.stderr)
-        return "failed", str(error)
+        return Ended("failed", str(error))
     except (Exception, SystemExit) as error:
-        told = [str(error), *getattr(error, "__notes__", ())] if isinstance(error, ClientError) else []
-        print("\n".join(told) or their_traceback(error), file=sys.stderr)
-        return "failed", f"{type(error).__name__}; see {order.log.name}"
-    return "finished", ""
+        lines = [str(error), *getattr(error, "__notes__", ())] if isinstance(error, ClientError) else []
+        print("\n".join(lines) or their_traceback(error), file=sys.stderr)
+        return Ended("failed", f"{type(error).__name__}; see {order.log.name}")
+    return Ended("finished", "")
 
 
-def plan_of(order: Order) -> Plan:
-    """The run, new or from its last checkpoint."""
+def plan_of(order: RunOrder) -> Plan:
+    """Return the plan of a run that begins or is resumed."""
     recipe = Recipe(**order.recipe)
     federation = load_federation(recipe)
     resumed = is_run(order.folder)
     experiment = build(recipe, federation, run=order.folder if resumed else None)
     with explain_write_errors(order.folder):
-        order.folder.mkdir(parents=True, exist_ok=True)  # there already, if a process was killed as it began
+        order.folder.mkdir(parents=True, exist_ok=True)  # exists if a process was killed as it began
     return Plan(experiment, RunFolder(order.folder), order.folder.name, resume=resumed)
 
 
 @contextmanager
 def printing_to(log: Path) -> Iterator[None]:
-    """Inside, whatever is printed here and by libraries is added to the log."""
+    """Append the output of this process, of libraries too, to the log; delete an empty log at the end."""
     log.parent.mkdir(parents=True, exist_ok=True)
     kept = [os.dup(number) for number in (1, 2)]
     with log.open("ab", buffering=0) as file, warnings.catch_warnings():

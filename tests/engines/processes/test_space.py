@@ -36,8 +36,8 @@ def test_files_and_bytes_are_in_proportion_to_the_workers(workers, tmp_path, mon
         engine="processes", workers=workers, out=tmp_path / "run", evaluation={"every": 3},
         forgetting={"every": 3}, local={"epochs": 1, "batch_size": 4, "lr": 0.01},
     )  # fmt: skip
-    parcel = 60 // (4 * workers)  # clients; each sends its model and the change of its control variate
+    chunk = 60 // (4 * workers)  # clients; each sends its model and the change of its control variate
     files, most = max(count for count, _ in seen), max(size for _, size in seen)
     assert len(seen) == 10
     assert files <= 2 * workers + 2  # and what is published: vectors and buffers
-    assert most <= 2 * workers * parcel * 2 * (VECTOR + 64) + 2 * (VECTOR + 64) + 4096
+    assert most <= 2 * workers * chunk * 2 * (VECTOR + 64) + 2 * (VECTOR + 64) + 4096

@@ -165,7 +165,9 @@ def test_states_travel_where_the_folder_is_not_seen(cluster, federation, tmp_pat
     serial = train(federation, tmp_path / "serial", **rest)
     put = []
     monkeypatch.setattr(states.FolderToken, "leave", lambda self: None)
-    monkeypatch.setattr(ray_engine, "unpack", lambda packed, real=ray_engine.unpack: put.append(1) or real(packed))
+    monkeypatch.setattr(
+        ray_engine, "unpack_tensors", lambda packed, real=ray_engine.unpack_tensors: put.append(1) or real(packed)
+    )
     assert_same(train(federation, tmp_path / "ray", cluster, **rest), serial)
     assert len(put) >= 3 * 40
 

@@ -16,9 +16,9 @@ from typing import Any
 def start(
     script: str, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], Connection]:
-    """A Python process that has one end of a new connection, whose number is its first argument; the other end."""
+    """Start a Python process with one end of a new connection, its first argument; return it and the other end."""
     ours, theirs = Pipe()
-    with theirs:  # closed here, so that a worker's end is the connection's
+    with theirs:  # closed in this process, so that the connection ends with the worker
         number = theirs.fileno()
         # -P: not the working folder, which would come before the standard library
         command = [sys.executable, "-P", script, str(number), *arguments]
@@ -31,7 +31,7 @@ def start(
 
 
 def inheriting(number: int) -> dict[str, Any]:
-    """How `Popen` is told to hand this end down, and nothing else."""
+    """Return the arguments by which `Popen` passes on this end of the connection, and nothing else."""
     if sys.platform == "win32":
         import os
 
@@ -41,7 +41,7 @@ def inheriting(number: int) -> dict[str, Any]:
 
 
 def receive(connection: Connection) -> Any:
-    """The next message; an `EOFError` if the other side is gone, also in the middle of a message."""
+    """Return the next message; raise `EOFError` if the other side is gone, also in the middle of a message."""
     try:
         return connection.recv()
     except OSError as error:

@@ -1,7 +1,7 @@
 """Worker processes on this machine, one client each at a time: the same bits as `serial`, sooner.
 
 Workers are plain subprocesses, so that a script without a main guard, standard input and a notebook all work.
-Results lie in boxes of the worker that made them: a few mapped files for each worker, however many there are.
+Results are written to mapped files: a few for each worker, however many results there are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Self
+from typing import Self
 
 import cloudpickle
 import torch
@@ -23,13 +23,13 @@ import torch
 from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
-from fedrecall.engines.answering import Message
-from fedrecall.engines.parcels import BOXES, Answer, Parcel, unstacked
-from fedrecall.engines.pool import MOST_DEATHS, START, GoneError, Member, WorkerPool
+from fedrecall.engines.messages import Computed, Done, Failed, Message, Publish, Ready, RunTasks, Shutdown
+from fedrecall.engines.pool import MOST_DEATHS, START, GoneError, Member, Work, WorkerPool
 from fedrecall.engines.processes import connection as link
 from fedrecall.engines.processes import serving, worker_main
 from fedrecall.engines.processes.search_path import libraries_first
-from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
+from fedrecall.engines.processes.shared_tensors import SharedTensorReader, SharedTensorWriter
+from fedrecall.engines.task_chunks import SLOTS, OrderedTasks, TaskChunk, unstack_results
 from fedrecall.errors import ClientError
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import States
@@ -45,11 +45,11 @@ class WorkerProcess(Member):
 
     process: subprocess.Popen[bytes]
     connection: Connection
-    published: tuple[Header, Header] | None = None  # what it was last told to start from
+    published: Publish | None = None  # the last that it was sent
 
     @property
     def results(self) -> str:
-        """What its boxes' names begin with."""
+        """Return the prefix of the names of its result files."""
         return f"result-{self.number}"
 
 
@@ -75,11 +75,12 @@ class Processes(WorkerPool[WorkerProcess]):
         setup = cloudpickle.dumps((job, federation.handle(), states))
         self._greeting = libraries_first(), sys.path, serving.__name__, setup, str(self._folder)
         self._threads, self._threads_before = job.local.threads, torch.get_num_threads()
-        # As `serial` has them, and no more: the threads of sums here would take the workers' cores from them.
+        # As on `serial`: with more threads, sums in this process would take cores from the workers.
         torch.set_num_threads(job.local.threads)
-        self._published: tuple[Header, Header] | None = None
-        self._server_box, self._buffer_box = Box(self._folder, "server"), Box(self._folder, "buffers")
-        self._boxes = Boxes(self._folder)
+        self._published: Publish | None = None
+        self._server = SharedTensorWriter(self._folder, "server")
+        self._buffers = SharedTensorWriter(self._folder, "buffers")
+        self._results = SharedTensorReader(self._folder)
         self._begin()
         self._numbers, self._stillborn = itertools.count(), 0
         try:
@@ -93,40 +94,39 @@ class Processes(WorkerPool[WorkerProcess]):
             self._start(self.workers - len(self._members))
 
     def _start(self, count: int) -> None:
-        """Start and greet so many; those that end before they can be greeted are missing again."""
+        """Start `count` workers and send each its setup; release those that end before that."""
         environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads)}
         deadline = time.monotonic() + max(START, self.client_timeout or 0)
         started = []
-        for _ in range(count):  # all, before the first is waited for
+        for _ in range(count):  # start all before waiting for the first
             process, connection = link.start(worker_main.__file__, self._leftovers, environment)
             place = next(self._numbers), deadline, self._next_device()
             started.append(WorkerProcess(*place, process=process, connection=connection))
             self._members.append(started[-1])
         for member in started:
             if not member.connection.poll(max(0.0, deadline - time.monotonic())):
-                self._silent(member)
+                self._start_timed_out(member)
             try:
-                link.receive(member.connection)  # it is there, and reads: what is sent now does not wait for ever
+                link.receive(member.connection)  # it reads now, so that sending does not block for ever
                 member.connection.send((*self._greeting, member.results, member.device.fields()))
             except (EOFError, ConnectionError):
-                self._bury(member)
+                self._release(member)
 
     def _next_device(self) -> Device:
-        """The one that the fewest workers are on."""
+        """Return the device with the fewest workers."""
         return min(self.devices, key=lambda device: sum(member.device == device for member in self._members))
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
-        """Workers are told when they are next given tasks."""
+        """Share the state; each worker is told with its next tasks."""
         super().publish(round, server, buffers)
-        self._published = self._server_box.put(server), self._buffer_box.put(buffers)
+        self._published = Publish(self._server.write(server), self._buffers.write(buffers))
 
-    def _send(self, member: WorkerProcess, parcel: Parcel) -> None:
-        with contextlib.suppress(ConnectionError):  # noticed when its answer is awaited
+    def _send(self, member: WorkerProcess, chunk: TaskChunk) -> None:
+        with contextlib.suppress(ConnectionError):  # a dead worker is noticed when its answer is awaited
             if member.published is not self._published:
-                assert self._published is not None
-                member.connection.send(("publish", *self._published))
+                member.connection.send(self._published)
                 member.published = self._published
-            member.connection.send(("tasks", parcel.tasks, parcel.box))
+            member.connection.send(RunTasks(chunk.tasks, chunk.slot))
 
     def _wait(self, members: Sequence[WorkerProcess], seconds: float | None) -> list[WorkerProcess]:
         by_connection = {member.connection: member for member in members}
@@ -134,59 +134,62 @@ class Processes(WorkerPool[WorkerProcess]):
 
     def _message(self, member: WorkerProcess) -> Message:
         try:
-            kind, what, extra = link.receive(member.connection)
+            message: Message | str = link.receive(member.connection)
         except EOFError:
             raise GoneError(f"exit code {self._exit_code(member)}") from None
-        if kind == "ready":
+        if isinstance(message, str):  # a traceback: the worker could not import the classes of messages
+            return Failed(None, message)
+        if isinstance(message, Ready):
             self._stillborn = 0
-        return kind, what, extra
+        return message
 
-    def _unpack(self, parcel: Parcel, extra: Any) -> list[Answer]:
-        rest, header = extra
-        return unstacked(parcel.tasks, rest, self._boxes.take(header))
+    def _finish(self, work: Work, member: WorkerProcess, chunk: TaskChunk, message: Computed) -> None:
+        assert isinstance(work, OrderedTasks)
+        assert isinstance(message, Done)
+        work.done(chunk, unstack_results(chunk.tasks, message.scalars, self._results.read(message.vectors)))
 
     def _kill(self, member: WorkerProcess) -> None:
-        member.process.kill()  # its connection ends by that
+        member.process.kill()  # which ends its connection
 
     def _exit_code(self, member: WorkerProcess) -> int:
-        """Of a worker whose connection has ended."""
-        member.process.kill()  # it may have closed its connection and live on
+        """Return the exit code of a worker whose connection has ended."""
+        member.process.kill()  # it may have closed its connection without ending
         return member.process.wait()
 
-    def _bury(self, member: WorkerProcess) -> None:
+    def _release(self, member: WorkerProcess) -> None:
         code = self._exit_code(member)
         member.connection.close()
         self._members.remove(member)
-        for box in range(BOXES):
-            self._boxes.drop(f"{member.results}-{box}")
+        for slot in range(SLOTS):
+            self._results.drop(f"{member.results}-{slot}")
         self._stillborn += not member.ready
         if self._stillborn == MOST_DEATHS * self.workers:
             raise ClientError(f"worker processes ended before they began, with exit code {code}")
 
-    def _silent(self, member: WorkerProcess) -> None:
+    def _start_timed_out(self, member: WorkerProcess) -> None:
         had = f"{START:.0f} s, or execution.client_timeout if that is longer,"
         raise ClientError(
             f"worker process {member.process.pid} did not begin: it had {had} to import torch and your code"
         )
 
     def close(self) -> None:
-        """End the workers: at once, unless they have nothing to do."""
+        """End the workers: idle ones by a message, others by a signal."""
         for member in self._members:
-            if not member.parcels and member.ready:
+            if not member.chunks and member.ready:
                 with contextlib.suppress(OSError):
-                    member.connection.send(("stop",))
+                    member.connection.send(Shutdown())
             else:
                 member.process.kill()
         for member in self._members:
             end(member.process)
-            # Not before: a worker whose engine is gone deletes what the engine has left.
+            # Not earlier: a worker whose connection ends deletes the engine's folders.
             member.connection.close()
         torch.set_num_threads(self._threads_before)
         self._scratch.remove()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for it, but not for ever: code of the user's may keep it."""
+    """Wait for a process to end; kill it if the user's code keeps it alive."""
     try:
         process.wait(GRACE)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Where a worker looks for modules."""
+"""The module search path of worker processes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ HOME = os.path.realpath(Path(fedrecall.__file__).parents[1])
 
 
 def libraries_first() -> list[str]:
-    """`sys.path` of this process with the user's folders last: that of the script, and the working folder.
+    """Return `sys.path` of this process with the user's folders, the script's and the working folder, last.
 
-    Workers import what is ours by it. What is the user's they import by `sys.path` as it is here: the same names
-    must lead to the same modules.
+    Workers use it to import fedrecall. For the user's code they use this process's own `sys.path`, so that the
+    same names lead to the same modules.
     """
     main = sys.modules["__main__"]
     script = getattr(main, "__file__", None) if getattr(main, "__spec__", None) is None else None

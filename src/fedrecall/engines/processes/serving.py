@@ -1,9 +1,7 @@
-"""What a worker process does once it has begun: it publishes and runs what it is told. Vectors come and go through
-boxes."""
+"""The main loop of a worker process of the `processes` engine."""
 
 from __future__ import annotations
 
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -12,48 +10,60 @@ import cloudpickle
 
 from fedrecall.client.worker import Worker
 from fedrecall.device import Device
-from fedrecall.engines.answering import answer, make_worker, refusal
-from fedrecall.engines.parcels import BOXES, Answer, Rest, stacked
+from fedrecall.engines.messages import Done, Failure, Publish, Ready, Refused, RunTasks, Shutdown, Unwritten
 from fedrecall.engines.processes.connection import receive
-from fedrecall.engines.processes.shared_tensors import Box, Boxes, Header
-from fedrecall.errors import InputError
+from fedrecall.engines.processes.shared_tensors import SharedTensorReader, SharedTensorWriter
+from fedrecall.engines.task_chunks import SLOTS, stack_results
+from fedrecall.engines.task_runner import failure_of, make_worker, run_tasks
+from fedrecall.errors import InputError, WriteError
 
 
 def begin(connection: Connection, setup: bytes, folder: str, name: str, device: dict[str, Any]) -> None:
-    """Make a worker of what the engine has sent, say so, and serve."""
+    """Make a worker from the engine's setup, report that it is ready, and serve."""
     try:
         # From the engine that started this process, over a connection that only the two of them have.
         job, handle, states = cloudpickle.loads(setup)
         worker = make_worker(job, handle.open, states, Device(**device))
     except Exception as error:
-        connection.send(refusal(error))
+        connection.send(failure_of(error))
         return
-    connection.send(("ready", None, None))
+    connection.send(Ready())
     serve(connection, worker, Path(folder), name)
 
 
 def serve(connection: Connection, worker: Worker, folder: Path, name: str) -> None:
-    boxes, results = Boxes(folder), [Box(folder, f"{name}-{number}") for number in range(BOXES)]
-    refused: str | None = None  # why what was published could not be taken: said when there are tasks
+    reader = SharedTensorReader(folder)
+    slots = [SharedTensorWriter(folder, f"{name}-{number}") for number in range(SLOTS)]
+    refused: Refused | None = None  # why the published state was refused: the answer to the next tasks
     while True:
-        kind, *rest = receive(connection)
-        if kind == "stop":
-            return
-        if kind == "publish":
-            server, buffers = ({key: t.clone() for key, t in boxes.take(header).items()} for header in rest)
-            try:
-                worker.publish(server, buffers)
-            except InputError as error:
-                refused = str(error)
-        else:
-            tasks, number = rest
-            if refused:
-                connection.send(("refused", None, refused))
-            else:
-                connection.send(answer(worker, tasks, partial(put, box=results[number])))
+        message: Publish | RunTasks | Shutdown = receive(connection)
+        match message:
+            case Shutdown():
+                return
+            case Publish():
+                refused = publish_state(worker, reader, message) or refused
+            case RunTasks():
+                connection.send(refused or run_into_slot(worker, message, slots[message.slot]))
 
 
-def put(results: list[Answer], box: Box) -> tuple[Rest, Header]:
-    """The vectors of a parcel's results into a box; what is sent instead."""
-    rest, stacks = stacked(results)
-    return rest, box.put(stacks)
+def publish_state(worker: Worker, reader: SharedTensorReader, message: Publish) -> Refused | None:
+    """Hand copies of the published tensors to the worker."""
+    shared = (message.server, message.buffers)
+    server, buffers = ({name: t.clone() for name, t in reader.read(each).items()} for each in shared)
+    try:
+        worker.publish(server, buffers)
+    except InputError as error:
+        return Refused(str(error))
+    return None
+
+
+def run_into_slot(worker: Worker, message: RunTasks, slot: SharedTensorWriter) -> Done | Failure:
+    """Run tasks; put the vectors of their results into the slot."""
+    results = run_tasks(worker, message.tasks)
+    if not isinstance(results, list):
+        return results
+    scalars, stacks = stack_results(results)
+    try:
+        return Done(scalars, slot.write(stacks))
+    except WriteError as error:
+        return Unwritten(str(error))

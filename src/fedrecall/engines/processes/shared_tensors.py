@@ -1,6 +1,6 @@
 """Named tensors in a memory-mapped file, which the processes of one machine share.
 
-Nothing is pickled and nothing goes through a pipe but the header, which says where each tensor lies.
+No tensor is pickled or sent through a pipe; what is sent is a `SharedTensors`, which says where they are.
 """
 
 from __future__ import annotations
@@ -15,77 +15,78 @@ from pathlib import Path
 from torch import Tensor
 
 from fedrecall.atomic_files import explain_write_errors
-from fedrecall.engines.layout import Places, fill, lay_out, views
+from fedrecall.engines.tensor_layout import TensorLayout, plan_layout, tensor_views, write_tensors
 from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)
-class Header:
-    """Where the tensors of one `put` lie."""
+class SharedTensors:
+    """Where to find the tensors of one `write`."""
 
-    box: str
-    file: str  # of the box, as large as it is now
-    places: Places
+    writer: str
+    file: str  # the writer's current file: a larger one has another name
+    layout: TensorLayout
 
 
-class Box:
-    """Holds the tensors of the last `put`. One process puts, others take."""
+class SharedTensorWriter:
+    """Shares the tensors of its last `write` with the readers of the same folder."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
         self._generation = 0
         self._memory: mmap.mmap | None = None
 
-    def put(self, tensors: Mapping[str, Tensor | list[Tensor]]) -> Header:
-        """Each as it is; a list of tensors as their stack."""
-        places, size = lay_out(tensors)
-        fill(self._at_least(size), tensors, places)
-        return Header(self.name, self._path().name, places)
+    def write(self, tensors: Mapping[str, Tensor | list[Tensor]]) -> SharedTensors:
+        """Replace what was written before by these tensors, a list of tensors by its stack."""
+        layout, size = plan_layout(tensors)
+        write_tensors(self._memory_of(size), tensors, layout)
+        return SharedTensors(self.name, self._path().name, layout)
 
     def _path(self) -> Path:
         return self.folder / f"{self.name}-{self._generation}"
 
-    def _at_least(self, size: int) -> mmap.mmap:
-        """The mapping; a larger one is a new file, because a mapped file cannot grow everywhere."""
+    def _memory_of(self, size: int) -> mmap.mmap:
+        """Return a mapping of at least `size` bytes; a larger one is a new file, because not every system can
+        enlarge a mapped file."""
         if self._memory is None or len(self._memory) < size:
-            self._memory = None  # which ends the mapping
-            delete(self._path())
+            self._memory = None  # unmaps the old file
+            delete_mapped(self._path())
             self._generation += 1
             with explain_write_errors(self._path()), self._path().open("wb") as file:
                 file.truncate(max(size, mmap.PAGESIZE))
-                if hasattr(os, "posix_fallocate"):  # else a full disk ends the process when the map is written
+                if hasattr(os, "posix_fallocate"):  # else writing to the map on a full disk kills the process
                     os.posix_fallocate(file.fileno(), 0, max(size, mmap.PAGESIZE))
-            self._memory = mapped(self._path())
+            self._memory = map_file(self._path())
         return self._memory
 
 
-class Boxes:
-    """Takes what others have put into a folder's boxes."""
+class SharedTensorReader:
+    """Reads the tensors that the writers of a folder share."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._memories: dict[str, tuple[str, mmap.mmap]] = {}  # the file and its mapping, by box
+        self._memories: dict[str, tuple[str, mmap.mmap]] = {}  # the file and its mapping, by writer
 
-    def take(self, header: Header) -> Tensors:
-        """The tensors, in the shared memory itself: copy what must outlive the next `put`."""
-        file, memory = self._memories.get(header.box, ("", None))
-        if memory is None or file != header.file:
-            memory = mapped(self.folder / header.file)
-            self._memories[header.box] = header.file, memory  # the mapping before it ends with its last tensor
-        return views(memory, header.places)
+    def read(self, shared: SharedTensors) -> Tensors:
+        """Return views into the shared memory: copy what must outlive the writer's next `write`."""
+        file, memory = self._memories.get(shared.writer, ("", None))
+        if memory is None or file != shared.file:
+            memory = map_file(self.folder / shared.file)
+            self._memories[shared.writer] = shared.file, memory  # the old file is unmapped with its last view
+        return tensor_views(memory, shared.layout)
 
-    def drop(self, box: str) -> None:
-        """Delete a box that nobody will put into again; tensors that were taken from it stay good."""
-        self._memories.pop(box, None)
-        for file in self.folder.glob(f"{box}-*"):
-            delete(file)
+    def drop(self, writer: str) -> None:
+        """Delete the files of a writer that is gone; tensors that were read from them stay valid."""
+        self._memories.pop(writer, None)
+        for file in self.folder.glob(f"{writer}-*"):
+            delete_mapped(file)
 
 
-def delete(path: Path) -> None:
-    with contextlib.suppress(OSError):  # Windows keeps a file while it is mapped: it goes with the folder
+def delete_mapped(path: Path) -> None:
+    with contextlib.suppress(OSError):  # Windows cannot delete a mapped file: it is deleted with the folder
         path.unlink(missing_ok=True)
 
 
-def mapped(path: Path) -> mmap.mmap:
+def map_file(path: Path) -> mmap.mmap:
     with path.open("r+b") as file:
         return mmap.mmap(file.fileno(), 0)

@@ -1,8 +1,9 @@
-"""Where a worker process begins, of the `processes` engine or of a study: `python -P worker_main.py END FOLDER..`.
+"""Entry point of worker processes of the engine `processes` and of studies: `worker_main.py END FOLDER..`.
 
-It is run as a file, and imports nothing but the standard library before it is told where to look for modules: a
-`random.py` in the folder in which the user happens to work is none of ours. The folders are those that the engine
-would leave behind if it were killed.
+It is run as a file and imports only the standard library until it has received the module search path, so that a
+`random.py` in the user's working folder is not imported by mistake. It cannot import `engines.messages` before
+that either: "here" and the traceback of a failed import are sent as plain strings. If the engine is gone, the
+worker deletes the folders.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the engine decides
     connection, folders = inherited(int(sys.argv[1])), sys.argv[2:]
     try:
-        connection.send("here")
+        connection.send("here")  # the reply is the search path, the module to serve by and its arguments
         work(connection, *connection.recv())
-    except (EOFError, ConnectionError):  # the engine is gone, perhaps killed: leave nothing of it behind
+    except (EOFError, ConnectionError):  # the engine is gone, perhaps killed
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def inherited(number: int) -> Connection:
-    """This worker's end of the connection; processes that user code starts here do not get it."""
+    """Return this worker's end of the connection, which child processes do not inherit."""
     if sys.platform == "win32":
         os.set_handle_inheritable(number, False)
         return multiprocessing.connection.PipeConnection(number)
@@ -39,12 +40,12 @@ def inherited(number: int) -> Connection:
 
 
 def work(connection: Connection, libraries: list[str], path: list[str], module: str, *setup: Any) -> None:
-    """Import what is ours, then what is the user's, and serve by `begin` of the module until there is no more."""
+    """Import the module by the libraries' search path, then call its `begin` with the user's search path."""
     sys.path[:] = libraries
     try:
         serving = importlib.import_module(module)
     except Exception:
-        connection.send(("failed", None, traceback.format_exc()))
+        connection.send(traceback.format_exc())
         return
     sys.path[:] = path
     serving.begin(connection, *setup)

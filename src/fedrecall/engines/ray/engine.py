@@ -1,8 +1,8 @@
 """Workers on the nodes of a Ray cluster, or of a Ray on this machine: the bits of `serial`, past one machine.
 
-Ray places the workers, moves what they are sent and tells when one is gone. The published model is one object,
-which each node fetches once a round. Where there is more than one node, the sum over the clients is added up where
-they trained, as the tree that it is on every engine: a few vectors come here, however many clients there are.
+Ray places the workers, transfers what they are sent and reports when one is gone. The published model is one
+object, which each node fetches once a round. With more than one node, the sum over the clients is reduced on the
+nodes, by the same tree as on every engine: the driver receives a few vectors, however many clients there are.
 """
 
 from __future__ import annotations
@@ -21,48 +21,59 @@ import cloudpickle
 import torch
 
 from fedrecall.client.job import Job
-from fedrecall.client.partial_sums import Contribution, PartialSum, Result
+from fedrecall.client.partial_sums import Contribution, PartialSum
 from fedrecall.client.sums import LEAF
 from fedrecall.client.tasks import TrainTask
 from fedrecall.client.update import Missing
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
-from fedrecall.engines.answering import Message
-from fedrecall.engines.parcels import Parcel, unstacked
-from fedrecall.engines.pool import MOST_DEATHS, START, GoneError, Member, WorkerPool
-from fedrecall.engines.ray.adding import Adding, Additions, LostError
+from fedrecall.engines.messages import (
+    Added,
+    Computed,
+    Lost,
+    Message,
+    NeedsSamples,
+    NodeDone,
+    NodeReady,
+    PackedStates,
+    Ready,
+)
+from fedrecall.engines.pool import MOST_DEATHS, START, GoneError, Member, Work, WorkerPool
 from fedrecall.engines.ray.cluster import Cluster, ray_module, refuse_silent, resources_of_worker
-from fedrecall.engines.ray.parcel_post import pack, unpack, unpack_copy
+from fedrecall.engines.ray.packing import pack_tensors, unpack_copy, unpack_tensors
+from fedrecall.engines.ray.reduction import LostError, NodeReduction, TreeReduction
 from fedrecall.engines.ray.samples import SampleSource, Supplies
 from fedrecall.engines.ray.states import FolderToken
-from fedrecall.engines.ray.worker import Joined, Order, RayWorker, Setup, StatesOnTheWay
+from fedrecall.engines.ray.worker import NodeTasks, RayWorker, WorkerSetup
+from fedrecall.engines.task_chunks import OrderedTasks, TaskChunk, unstack_results
 from fedrecall.errors import ClientError, InputError
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import StateFiles, States
 from fedrecall.runs.environment import differing, environment
 from fedrecall.vector import Tensors
 
-PATIENCE = 20.0  # seconds after the first worker in which others are waited for
+PATIENCE = 20.0  # seconds to wait for other workers after the first has begun
 PAUSE = 1.0
 GRACE = 10.0  # seconds for workers to end by themselves
 
 
 @dataclass(eq=False, kw_only=True)
-class Actor(Member):
+class WorkerActor(Member):
     """A member that is an actor on some node."""
 
     handle: Any
-    answers: deque[tuple[Any, Any]]  # the references to its next messages, and to what stays on its node of each
+    answers: deque[tuple[Any, Any]]  # references to its next messages, and to the vectors that belong to each
+    vectors: Any = None  # the reference to the vectors of its last message
     node: str = ""
-    has_states: bool = True  # it reaches the run's folder
+    has_states: bool = True  # it can read the run's folder
 
 
-class Ray(WorkerPool[Actor]):
+class Ray(WorkerPool[WorkerActor]):
     """Actors, placed by Ray."""
 
     name = "ray"
     elsewhere = True
-    at_once = 2  # a worker goes on with the second while its answer to the first is on the way
+    at_once = 2  # a worker runs the second while its answer to the first is being sent
 
     def __init__(self, execution: Execution, devices: Sequence[Device] = (CPU,)) -> None:
         self.execution, self.devices = execution, devices[:1]
@@ -87,7 +98,7 @@ class Ray(WorkerPool[Actor]):
         self._ray = self._cluster.ray
         self._states, self._token = states, FolderToken(states.folder)
         self._numbers, self._version, self._published = itertools.count(), 0, None
-        self._additions: Additions | None = None  # of a round whose sum is added up on the nodes
+        self._reduction: TreeReduction | None = None  # of a round whose sum is reduced on the nodes
         self._supplies: Supplies | None = None
         self._stillborn = 0
         self._threads_before = torch.get_num_threads()
@@ -100,7 +111,7 @@ class Ray(WorkerPool[Actor]):
             pickled = cloudpickle.dumps((job, states))
             source = SampleSource.of(federation)
             self._supplies = Supplies(self._cluster, source)
-            self._setup = self._ray.put(Setup(pickled, sys.path, source, self._token, self.devices[0]))
+            self._setup = self._ray.put(WorkerSetup(pickled, sys.path, source, self._token, self.devices[0]))
             self._fill()
             self._first_ready()
         except BaseException:
@@ -108,16 +119,16 @@ class Ray(WorkerPool[Actor]):
             raise
 
     def _fill(self) -> None:
-        """Those for which there is no room now wait in the cluster's queue, and join when there is."""
+        """Create the missing workers. Those that have no room now wait in the cluster's queue."""
         while len(self._members) < self.workers:
             handle = self._cluster.actor(RayWorker, self._asked)
             deadline = time.monotonic() + max(START, self.client_timeout or 0)
             begin = handle.begin.remote(self._setup)
             place = next(self._numbers), deadline, self.devices[0]
-            self._members.append(Actor(*place, handle=handle, answers=deque([(begin, None)])))
+            self._members.append(WorkerActor(*place, handle=handle, answers=deque([(begin, None)])))
 
     def _first_ready(self) -> None:
-        """Wait for all workers or, once there is one, a while for the others: their room may be taken."""
+        """Wait for all workers; once one is ready, wait a limited time for the others, which may have no room."""
         patience = math.inf
         while waiting := [member for member in self._members if not member.ready]:
             if len(waiting) < len(self._members):
@@ -125,106 +136,113 @@ class Ray(WorkerPool[Actor]):
             if time.monotonic() > patience:
                 return
             for member in self._wait(waiting, PAUSE):
-                self._receive(member, NoWork())
+                self._receive(member, OrderedTasks([], self._chunk_size))
             for member in waiting:
                 if not member.ready and member.deadline <= time.monotonic():
-                    self._silent(member)
+                    self._start_timed_out(member)
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         super().publish(round, server, buffers)
         self._version += 1
-        self._published = self._ray.put((pack(server), pack(buffers)))
+        self._published = self._ray.put((pack_tensors(server), pack_tensors(buffers)))
 
     def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Contribution | Missing]:
         if len(tasks) <= LEAF or len({member.node for member in self._members if member.ready}) < 2:
             yield from super().train(tasks, looked_at=looked_at)
             return
-        self._additions = Additions(list(tasks), self._parcel_size(len(tasks)), self._fetch, looked_at=looked_at)
+        size = self._chunk_size(len(tasks))
+        self._reduction = TreeReduction(list(tasks), size, self._fetch, looked_at=looked_at)
         try:
-            for result in self._through(self._additions):
+            for result in self._complete(self._reduction):
                 assert isinstance(result, PartialSum)
                 yield result
         finally:
-            self._additions = None
+            self._reduction = None
 
-    def _takes_tasks(self, member: Actor) -> bool:
-        return member.ready  # who waits for room may wait for long
+    def _takes_tasks(self, member: WorkerActor) -> bool:
+        return member.ready  # others may wait long for room on the cluster
 
-    def _set_deadline(self, member: Actor) -> None:
+    def _set_deadline(self, member: WorkerActor) -> None:
         super()._set_deadline(member)
-        if member.parcels and isinstance(member.parcels[0], Adding):
-            member.deadline = math.inf  # no code of the user's, and as long as the vectors are
+        if member.chunks and isinstance(member.chunks[0], NodeReduction):
+            member.deadline = math.inf  # it runs no user code, and its time depends on the length of the vectors
 
-    def _send(self, member: Actor, parcel: Parcel) -> None:
-        order = Order(parcel.tasks, self._version, [self._published], self._states_for(member, parcel))
-        if self._additions is None:
+    def _send(self, member: WorkerActor, chunk: TaskChunk) -> None:
+        order = NodeTasks(chunk.tasks, self._version, [self._published], self._states_for(member, chunk))
+        if self._reduction is None:
             member.answers.append((member.handle.work.remote(order), None))
-            return
-        looked_at, worker = {"looked_at": self._additions.looked_at}, member.handle
-        if isinstance(parcel, Adding) and parcel.node[0] == 0:
-            rests, vectors = [rows.rest for rows in parcel.parts], [rows.vectors for rows in parcel.parts]
-            order = order._replace(tasks=[task for rows in parcel.parts for task in rows.tasks])
-            sent = worker.add_rows.options(num_returns=2).remote(order, rests, vectors, **looked_at)
-        elif isinstance(parcel, Adding):
-            scalars, vectors = (
-                [node.added.scalars for node in parcel.parts],
-                [node.vectors for node in parcel.parts],
-            )
-            sent = worker.add_sums.options(num_returns=2).remote(scalars, vectors)
-        elif self._additions.is_leaf(parcel):
-            sent = worker.train_leaf.options(num_returns=2).remote(order, **looked_at)
+        elif isinstance(chunk, NodeReduction):
+            member.answers.append(self._reduce(member, chunk, order, looked_at=self._reduction.looked_at))
+        elif self._reduction.is_leaf(chunk):
+            train = member.handle.train_leaf.options(num_returns=2)
+            member.answers.append(tuple(train.remote(order, looked_at=self._reduction.looked_at)))
         else:
-            sent = worker.train_rows.options(num_returns=2).remote(order)
-        member.answers.append(tuple(sent))
+            member.answers.append(tuple(member.handle.train_rows.options(num_returns=2).remote(order)))
 
-    def _states_for(self, member: Actor, parcel: Parcel) -> StatesOnTheWay:
-        """The states that its tasks start from, for a worker that does not reach the run's folder."""
+    def _reduce(
+        self, member: WorkerActor, chunk: NodeReduction, order: NodeTasks, *, looked_at: bool
+    ) -> tuple[Any, Any]:
+        """Have a worker add up a node; return the references to its message and to the vectors."""
+        if chunk.children:
+            scalars = [node.added.scalars for node in chunk.children]
+            vectors = [node.vectors for node in chunk.children]
+            message, total = member.handle.add_sums.options(num_returns=2).remote(scalars, vectors)
+        else:
+            order = order._replace(tasks=[task for part in chunk.leaf_parts for task in part.tasks])
+            parts = [part.scalars for part in chunk.leaf_parts]
+            vectors = [part.vectors for part in chunk.leaf_parts]
+            add_rows = member.handle.add_rows.options(num_returns=2)
+            message, total = add_rows.remote(order, parts, vectors, looked_at=looked_at)
+        return message, total
+
+    def _states_for(self, member: WorkerActor, chunk: TaskChunk) -> PackedStates:
+        """Return the states that the tasks start from, for a worker that cannot read the run's folder."""
         if member.has_states:
             return {}
-        wanted = [(task.client, task.state_version) for task in parcel.tasks if task.client is not None]
-        return {key: pack(self._states.get(*key)) for key in wanted if key[1]}
+        wanted = [(task.client, task.state_version) for task in chunk.tasks if task.client is not None]
+        return {key: pack_tensors(self._states.get(*key)) for key in wanted if key[1]}
 
-    def _wait(self, members: Sequence[Actor], seconds: float | None) -> list[Actor]:
+    def _wait(self, members: Sequence[WorkerActor], seconds: float | None) -> list[WorkerActor]:
         if not members:
             raise ClientError("all workers are lost, and the cluster has no room for others")
         by_answer = {member.answers[0][0]: member for member in members}
         there, _ = self._ray.wait(list(by_answer), num_returns=1, timeout=seconds)
-        if there:  # and all others that are
+        if there:  # then all that are there
             there, _ = self._ray.wait(list(by_answer), num_returns=len(by_answer), timeout=0)
         return [by_answer[answer] for answer in there]
 
-    def _message(self, member: Actor) -> Message:
-        errors, (answer, vectors) = self._ray.exceptions, member.answers.popleft()
+    def _message(self, member: WorkerActor) -> Message | None:
+        errors, (answer, member.vectors) = self._ray.exceptions, member.answers.popleft()
         try:
-            kind, what, extra = self._ray.get(answer)
+            message: Message | NeedsSamples = self._ray.get(answer)
         except errors.RayTaskError as error:
             cause = error.cause
             raise cause if isinstance(cause, InputError) else ClientError(f"a worker failed:\n\n{error}") from None
         except errors.RayError as error:
             raise GoneError(type(error).__name__) from None
-        if kind == "needs samples":
-            assert self._supplies is not None
-            begin = member.handle.begin.remote(self._setup, self._supplies.of_node(extra))
-            member.answers.append((begin, None))
-            member.node = extra
-            return "again", None, None
-        if kind == "lost":
-            parcel = self._take_first(member)
-            assert isinstance(parcel, Adding)
-            assert self._additions is not None
-            self._additions.parts_lost(parcel.node)
-            return "again", None, None
-        if kind == "added":
-            return "done", None, (None, extra, {}, vectors)
-        return kind, what, (*extra, vectors) if kind == "done" else extra
+        if not isinstance(message, NeedsSamples):
+            return message
+        assert self._supplies is not None
+        begin = member.handle.begin.remote(self._setup, self._supplies.of_node(message.node))
+        member.answers.append((begin, None))
+        member.node = message.node
+        return None
 
-    def _unpack(self, parcel: Parcel, extra: Any) -> Any:
-        rest, what, states, vectors = extra
-        for (client, round), state in states.items():
-            self._states.put(client, round, unpack(state))
-        if self._additions is None:
-            return unstacked(parcel.tasks, rest, unpack(what))
-        return rest, what, vectors
+    def _finish(self, work: Work, member: WorkerActor, chunk: TaskChunk, message: Computed) -> None:
+        vectors, member.vectors = member.vectors, None  # kept on the cluster only as long as the work needs them
+        if isinstance(message, NodeDone):
+            for (client, round), state in message.states.items():
+                self._states.put(client, round, unpack_tensors(state))
+        match work, message:
+            case OrderedTasks(), NodeDone(vectors=packed) if packed is not None:
+                work.done(chunk, unstack_results(chunk.tasks, message.scalars, unpack_tensors(packed)))
+            case TreeReduction(), NodeDone() | Added():
+                work.done(chunk, message, vectors)
+            case TreeReduction(), Lost():
+                assert isinstance(chunk, NodeReduction)
+                work.parts_lost(chunk.node)
+            case _:
+                raise AssertionError
 
     def _fetch(self, vectors: Any) -> Tensors:
         try:
@@ -232,39 +250,40 @@ class Ray(WorkerPool[Actor]):
         except self._ray.exceptions.RayError:
             raise LostError from None
 
-    def _joined(self, member: Actor, extra: Joined) -> None:
-        member.node, member.has_states = extra.node, extra.has_states
-        if extra.environment not in self.nodes:
-            self.nodes.append(extra.environment)
-            here, there = environment(self.devices[0]), extra.environment
+    def _joined(self, member: WorkerActor, ready: Ready) -> None:
+        assert isinstance(ready, NodeReady)
+        member.node, member.has_states = ready.node, ready.has_states
+        if ready.environment not in self.nodes:
+            self.nodes.append(ready.environment)
+            here, there = environment(self.devices[0]), ready.environment
             other = [f"{key} is {there.get(key)} there and {here.get(key)} here" for key in differing(here, there)]
             if other:
                 self.notes.append(f"bits may differ: a node is not as this machine: {'; '.join(other)}")
 
-    def _kill(self, member: Actor) -> None:
+    def _kill(self, member: WorkerActor) -> None:
         self._ray.kill(member.handle)
 
-    def _bury(self, member: Actor) -> None:
+    def _release(self, member: WorkerActor) -> None:
         with contextlib.suppress(Exception):  # its node may be gone as well
             self._ray.kill(member.handle)
         self._members.remove(member)
-        if not member.ready:  # perhaps because its samples did not come
+        if not member.ready:  # perhaps because it did not receive its samples
             assert self._supplies is not None
             self._supplies.forget(member.node)
             self._stillborn += 1
             if self._stillborn == MOST_DEATHS * self.workers:
                 raise ClientError("workers ended before they began; Ray's own logs say more (`ray logs`)")
 
-    def _silent(self, member: Actor) -> None:
-        """Others go on without it while it waits for room; without any there is nothing to wait for."""
+    def _start_timed_out(self, member: WorkerActor) -> None:
+        """Let it wait longer for room if other workers are ready; otherwise end the run."""
         if any(other.ready for other in self._members):
             member.deadline = time.monotonic() + START
             return
         raise self._cluster.silence(self._asked, self.workers, START)
 
     def close(self) -> None:
-        """End the workers: at once, unless they have nothing to do."""
-        idle = [member for member in self._members if member.ready and not member.parcels]
+        """End the workers; idle ones may remove their files first."""
+        idle = [member for member in self._members if member.ready and not member.chunks]
         leaving = [member.handle.close.remote() for member in idle]
         if self._supplies is not None:
             leaving += self._supplies.close()
@@ -277,25 +296,3 @@ class Ray(WorkerPool[Actor]):
         self._token.remove()
         torch.set_num_threads(self._threads_before)
         self._cluster.close()
-
-
-class NoWork:
-    """Nothing to do, while workers are waited for."""
-
-    def over(self) -> bool:
-        return True
-
-    def waiting(self) -> int:
-        return 0
-
-    def next(self, worker: int) -> Parcel | None:
-        return None
-
-    def done(self, parcel: Parcel, results: Any) -> None:
-        raise AssertionError
-
-    def lost(self, parcel: Parcel) -> None:
-        raise AssertionError
-
-    def ready(self) -> Iterator[Result]:
-        return iter(())

@@ -1,4 +1,4 @@
-"""Sums added up where clients trained: the bits of a sum in one place, whoever is lost on the way."""
+"""Sums reduced on the nodes of a cluster have the bits of a sum in one place, whatever is lost on the way."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fedrecall.client.partial_sums import PartialSum
 from fedrecall.client.sums import LEAF, Sums, SumTree
 from fedrecall.client.tasks import TrainTask
 from fedrecall.client.update import Update
-from fedrecall.engines.parcels import Parcel, stacked
-from fedrecall.engines.ray.adding import Adding, Additions, LostError
-from fedrecall.engines.ray.worker import Added
+from fedrecall.engines.messages import Added, NodeDone
+from fedrecall.engines.ray.reduction import LostError, NodeReduction, TreeReduction
+from fedrecall.engines.task_chunks import TaskChunk, stack_results
 from fedrecall.vector import Payload, Tensors
 
 PAYLOAD = Payload((6, 6), (0, 0))
@@ -42,7 +42,7 @@ class FakeCluster:
     def __init__(self, count: int, size: int) -> None:
         self.kept: dict[int, Tensors] = {}
         self.tasks = [TrainTask(3, order, 100 + order) for order in range(count)]
-        self.work = Additions(self.tasks, size, self.fetch, looked_at=True)
+        self.work = TreeReduction(self.tasks, size, self.fetch, looked_at=True)
         self.trained, self.numbers = 0, itertools.count()
 
     def keep(self, vectors: Tensors) -> int:
@@ -60,32 +60,32 @@ class FakeCluster:
         dropped = [result.task.order for result in summed.dropped]
         return Added(summed.sums.scalars(), dropped, summed.wire_bytes), self.keep(summed.sums.vectors())
 
-    def carry_out(self, parcel: Parcel) -> None:
-        """What the parcel asks for, unless a part of it is lost."""
+    def carry_out(self, chunk: TaskChunk) -> None:
+        """Do what the chunk asks for, unless a part of it is lost."""
         try:
-            self.work.done(parcel, self.answer(parcel))
+            self.work.done(chunk, *self.answer(chunk))
         except LostError:
-            assert isinstance(parcel, Adding)
-            self.work.parts_lost(parcel.node)
+            assert isinstance(chunk, NodeReduction)
+            self.work.parts_lost(chunk.node)
 
-    def answer(self, parcel: Parcel) -> tuple:
-        if isinstance(parcel, Adding) and parcel.node[0]:
-            first, *later = [Sums.of(self.fetch(node.vectors), node.added.scalars) for node in parcel.parts]
+    def answer(self, chunk: TaskChunk) -> tuple[Added | NodeDone, int]:
+        if isinstance(chunk, NodeReduction) and chunk.children:
+            first, *later = [Sums.of(self.fetch(node.vectors), node.added.scalars) for node in chunk.children]
             for part in later:
                 first.add_all(part)
-            return None, Added(first.scalars(), [], 0), self.keep(first.vectors())
-        if isinstance(parcel, Adding):
-            for rows in parcel.parts:
-                self.fetch(rows.vectors)
-            added, vectors = self.leaf([trained(task) for rows in parcel.parts for task in rows.tasks])
-            return None, added, vectors
-        results = [trained(task) for task in parcel.tasks]
+            return Added(first.scalars(), [], 0), self.keep(first.vectors())
+        if isinstance(chunk, NodeReduction):
+            for part in chunk.leaf_parts:
+                self.fetch(part.vectors)
+            return self.leaf([trained(task) for part in chunk.leaf_parts for task in part.tasks])
+        results = [trained(task) for task in chunk.tasks]
         self.trained += len(results)
-        rest, stacks = stacked(results)
-        if self.work.is_leaf(parcel):
+        scalars, stacks = stack_results(results)
+        if self.work.is_leaf(chunk):
             added, vectors = self.leaf(results)
-            return rest, added, vectors
-        return rest, None, self.keep({name: torch.stack(stack) for name, stack in stacks.items()})
+            return NodeDone(scalars, None, added, {}), vectors
+        vectors = self.keep({name: torch.stack(stack) for name, stack in stacks.items()})
+        return NodeDone(scalars, None, None, {}), vectors
 
 
 def expected(tasks: list[TrainTask]) -> Sums:
@@ -130,16 +130,16 @@ def test_whatever_is_lost_is_made_again_with_the_same_bits(data) -> None:
     cluster, given_back, under_way, losses = FakeCluster(count, size), [], [], 0
     random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     while not cluster.work.over():
-        while len(under_way) < 4 and (parcel := cluster.work.next(0)) is not None:
-            under_way.append(parcel)
+        while len(under_way) < 4 and (chunk := cluster.work.next(0)) is not None:
+            under_way.append(chunk)
         assert under_way
-        parcel = under_way.pop(random.integers(len(under_way)))
+        chunk = under_way.pop(random.integers(len(under_way)))
         kind = random.integers(12) if losses < 20 else 11
         losses += kind < 2
         if kind == 0:
-            cluster.work.lost(parcel)
+            cluster.work.lost(chunk)
         else:
-            cluster.carry_out(parcel)
+            cluster.carry_out(chunk)
         if kind == 1 and cluster.kept:
             del cluster.kept[int(random.choice(list(cluster.kept)))]
         given_back += cluster.work.ready()
@@ -153,4 +153,4 @@ def test_sums_go_before_more_training() -> None:
     rows = FakeCluster(40, 8)
     for _ in range(2):
         rows.carry_out(rows.work.next(0))
-    assert isinstance(rows.work.next(0), Adding)
+    assert isinstance(rows.work.next(0), NodeReduction)

@@ -1,0 +1,35 @@
+"""Tensors as Ray objects: one array of bytes, which Ray keeps once on each node and maps into its processes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
+
+from fedrecall.engines.tensor_layout import TensorLayout, plan_layout, tensor_views, write_tensors
+from fedrecall.vector import Tensors
+
+Packed = tuple[TensorLayout, np.ndarray]
+
+
+def pack_tensors(tensors: Mapping[str, Tensor | list[Tensor]]) -> Packed:
+    """Copy all tensors into one array, a list of tensors as its stack."""
+    layout, size = plan_layout(tensors)
+    memory = np.empty(size, np.uint8)
+    write_tensors(memory, tensors, layout)
+    return layout, memory
+
+
+def unpack_tensors(packed: Packed) -> Tensors:
+    """Return the tensors as views; the memory may be shared with other processes, so do not write to them."""
+    layout, memory = packed
+    with warnings.catch_warnings():  # torch has no read-only tensors
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return tensor_views(memory, layout)
+
+
+def unpack_copy(packed: Packed) -> Tensors:
+    """Return copies of the tensors, which may be written to."""
+    return {name: tensor.clone() for name, tensor in unpack_tensors(packed).items()}

@@ -1,0 +1,50 @@
+"""What a worker does on every engine with workers: it is made once, then runs the tasks that it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from fedrecall.client.job import Job
+from fedrecall.client.tasks import Task
+from fedrecall.client.worker import Worker
+from fedrecall.data.federation import Federation
+from fedrecall.device import Device
+from fedrecall.engines.malloc import keep_freed_memory
+from fedrecall.engines.messages import Failed, Failure, Refused, Unwritten
+from fedrecall.engines.task_chunks import TaskResult
+from fedrecall.errors import InputError, WriteError
+from fedrecall.runs.client_states import States
+from fedrecall.torch_state import Fixed, fix
+from fedrecall.user_code import their_traceback
+
+
+def make_worker(job: Job, open_federation: Callable[[], Federation], states: States, device: Device) -> Worker:
+    """Return the worker of a process that does nothing else; torch's settings are fixed for good."""
+    keep_freed_memory()
+    fix(Fixed())  # after the user's code was imported, which may have changed a setting
+    torch.set_num_threads(job.local.threads)
+    device.fix()
+    with device.explained(job.local.batch_size):
+        return Worker(job, open_federation(), states, device)
+
+
+def run_tasks(worker: Worker, tasks: Sequence[Task]) -> list[TaskResult] | Failure:
+    """Return the results of all tasks, or the first failure."""
+    results: list[TaskResult] = []
+    for task in tasks:
+        try:
+            results.append(worker.run(task))
+        except Exception as error:
+            return failure_of(error, task)
+    return results
+
+
+def failure_of(error: Exception, task: Task | None = None) -> Failure:
+    """Return the message that reports an exception."""
+    if isinstance(error, WriteError):
+        return Unwritten(str(error))
+    if isinstance(error, InputError):
+        return Refused(str(error))
+    return Failed(task, their_traceback(error))
