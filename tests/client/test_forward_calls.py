@@ -116,16 +116,16 @@ def test_buffers_mode_and_torchs_generator_are_left_as_they_were() -> None:
 
 
 def test_a_forward_pass_is_looked_at_in_fixed_rounds() -> None:
-    looked_at = ForwardPass(FlatModel(Scaled(6, 3)), X)
+    track_updates = ForwardPass(FlatModel(Scaled(6, 3)), X)
     SCALE.value = 2.0
     for round in (1, 3, 5, 33, 65):
-        looked_at.check(round)
+        track_updates.check(round)
     for round in (2, 4, 32, 64, 128, 192):
         with pytest.raises(InputError, match=f"before round {round} the model's forward is not the one of"):
-            looked_at.check(round)
+            track_updates.check(round)
 
 
 def test_a_forward_pass_that_is_the_same_again_is_accepted() -> None:
-    looked_at = ForwardPass(FlatModel(Scaled(6, 3)), X)
-    looked_at.check(LOOKS_EVERY)
-    looked_at.check(2 * LOOKS_EVERY)
+    track_updates = ForwardPass(FlatModel(Scaled(6, 3)), X)
+    track_updates.check(LOOKS_EVERY)
+    track_updates.check(2 * LOOKS_EVERY)

@@ -107,8 +107,8 @@ class ForwardPass:
 
     def check(self, round: int) -> None:
         """Raise an `InputError` if it has changed, in rounds in which that is looked at."""
-        looked_at = round in FIRST_LOOKS or round % LOOKS_EVERY == 0
-        if looked_at and signature(self._flat, self._x) != self._signature:
+        track_updates = round in FIRST_LOOKS or round % LOOKS_EVERY == 0
+        if track_updates and signature(self._flat, self._x) != self._signature:
             raise InputError(
                 f"before round {round} the model's forward is not the one of round 1, on which steps in lanes and "
                 "the engine 'vectorised' rely; choose local.step=exact and the engine 'serial' or 'processes'"

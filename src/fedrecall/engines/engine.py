@@ -70,8 +70,8 @@ class Engine(ABC):
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """Yield the results in the order of the tasks. Their tensors are the receiver's own."""
 
-    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Contribution | Missing]:
-        """Yield what a round's clients come to together; `looked_at`: how their updates lie, too.
+    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | Missing]:
+        """Yield what a round's clients come to together; `track_updates`: how their updates lie, too.
 
         Like `run`, but an engine may add some results up where clients trained, and tensors are good only until
         the next result is asked for.

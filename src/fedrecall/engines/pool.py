@@ -119,7 +119,7 @@ class WorkerPool(Engine, Generic[M]):
         for result in self._run_without_copy(list(tasks)):
             yield result.copy() if isinstance(result, Update) else result
 
-    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Contribution | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | Missing]:
         for result in self._run_without_copy(tasks):
             assert not isinstance(result, EvaluateResult)
             yield result

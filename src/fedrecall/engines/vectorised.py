@@ -142,7 +142,7 @@ class Vectorised(Engine):
             self.failed = None
             yield result
 
-    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Contribution | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | Missing]:
         # Groups have neither probes nor states.
         together = self._sends_models and not tasks[0].probe
         for trained in self._trained(tasks):

@@ -61,7 +61,7 @@ def contributions(
     if not live.tasks:
         return
     if not single:
-        yield from experiment.engine.train(live.tasks, looked_at=track_updates)
+        yield from experiment.engine.train(live.tasks, track_updates=track_updates)
         return
     for result in experiment.engine.run(live.tasks):
         assert not isinstance(result, EvaluateResult)

@@ -42,7 +42,7 @@ class FakeCluster:
     def __init__(self, count: int, size: int) -> None:
         self.kept: dict[int, Tensors] = {}
         self.tasks = [TrainTask(3, order, 100 + order) for order in range(count)]
-        self.work = TreeReduction(self.tasks, size, self.fetch, looked_at=True)
+        self.work = TreeReduction(self.tasks, size, self.fetch, track_updates=True)
         self.trained, self.numbers = 0, itertools.count()
 
     def keep(self, vectors: Tensors) -> int:

@@ -146,12 +146,12 @@ class Ray(WorkerPool[WorkerActor]):
         self._version += 1
         self._published = self._ray.put((pack_tensors(server), pack_tensors(buffers)))
 
-    def train(self, tasks: Sequence[TrainTask], *, looked_at: bool) -> Iterator[Contribution | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | Missing]:
         if len(tasks) <= LEAF or len({member.node for member in self._members if member.ready}) < 2:
-            yield from super().train(tasks, looked_at=looked_at)
+            yield from super().train(tasks, track_updates=track_updates)
             return
         size = self._chunk_size(len(tasks))
-        self._reduction = TreeReduction(list(tasks), size, self._fetch, looked_at=looked_at)
+        self._reduction = TreeReduction(list(tasks), size, self._fetch, track_updates=track_updates)
         try:
             for result in self._complete(self._reduction):
                 assert isinstance(result, PartialSum)
@@ -172,15 +172,15 @@ class Ray(WorkerPool[WorkerActor]):
         if self._reduction is None:
             member.answers.append((member.handle.work.remote(order), None))
         elif isinstance(chunk, NodeReduction):
-            member.answers.append(self._reduce(member, chunk, order, looked_at=self._reduction.looked_at))
+            member.answers.append(self._reduce(member, chunk, order, track_updates=self._reduction.track_updates))
         elif self._reduction.is_leaf(chunk):
             train = member.handle.train_leaf.options(num_returns=2)
-            member.answers.append(tuple(train.remote(order, looked_at=self._reduction.looked_at)))
+            member.answers.append(tuple(train.remote(order, track_updates=self._reduction.track_updates)))
         else:
             member.answers.append(tuple(member.handle.train_rows.options(num_returns=2).remote(order)))
 
     def _reduce(
-        self, member: WorkerActor, chunk: NodeReduction, order: NodeTasks, *, looked_at: bool
+        self, member: WorkerActor, chunk: NodeReduction, order: NodeTasks, *, track_updates: bool
     ) -> tuple[Any, Any]:
         """Have a worker add up a node; return the references to its message and to the vectors."""
         if chunk.children:
@@ -192,7 +192,7 @@ class Ray(WorkerPool[WorkerActor]):
             parts = [part.scalars for part in chunk.leaf_parts]
             vectors = [part.vectors for part in chunk.leaf_parts]
             add_rows = member.handle.add_rows.options(num_returns=2)
-            message, total = add_rows.remote(order, parts, vectors, looked_at=looked_at)
+            message, total = add_rows.remote(order, parts, vectors, track_updates=track_updates)
         return message, total
 
     def _states_for(self, member: WorkerActor, chunk: TaskChunk) -> PackedStates:

@@ -54,9 +54,9 @@ class TreeReduction:
     """One round's training as work for a pool of workers (`pool.Work`)."""
 
     def __init__(
-        self, tasks: list[TrainTask], size: int, fetch: Callable[[Any], Tensors], *, looked_at: bool
+        self, tasks: list[TrainTask], size: int, fetch: Callable[[Any], Tensors], *, track_updates: bool
     ) -> None:
-        self.tasks, self._fetch, self.looked_at = tasks, fetch, looked_at
+        self.tasks, self._fetch, self.track_updates = tasks, fetch, track_updates
         self._size = next(
             size_ for size_ in (16, 8, 4, 2, 1) if size_ <= max(1, size)
         )  # no chunk spans two leaves

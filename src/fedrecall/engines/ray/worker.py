@@ -98,17 +98,17 @@ class RayWorker:
         scalars, stacks = stack_results(results)
         return NodeDone(scalars, None, None, self._new_states()), pack_tensors(stacks)
 
-    def train_leaf(self, order: NodeTasks, *, looked_at: bool) -> tuple[Message, Packed | None]:
+    def train_leaf(self, order: NodeTasks, *, track_updates: bool) -> tuple[Message, Packed | None]:
         """Train a whole leaf of the sum and add it up; the second object, its vectors, stays on this node."""
         results = self._run(order)
         if not isinstance(results, list):
             return results, None
         scalars, _ = stack_results(results)
-        added, vectors = self._leaf(results, looked_at=looked_at)
+        added, vectors = self._leaf(results, track_updates=track_updates)
         return NodeDone(scalars, None, added, self._new_states()), vectors
 
     def add_rows(
-        self, order: NodeTasks, parts: Sequence[ResultScalars], vectors: Sequence[Any], *, looked_at: bool
+        self, order: NodeTasks, parts: Sequence[ResultScalars], vectors: Sequence[Any], *, track_updates: bool
     ) -> tuple[Message, Packed | None]:
         """Add up a leaf of the sum from parts that are on the cluster."""
         fetched = fetch_all(vectors)
@@ -120,7 +120,7 @@ class RayWorker:
             count = len(part.scalars)
             results += unstack_results(tasks[:count], part, unpack_tensors(packed))
             del tasks[:count]
-        return self._leaf(results, looked_at=looked_at)
+        return self._leaf(results, track_updates=track_updates)
 
     def add_sums(self, scalars: Sequence[Scalars], vectors: Sequence[Any]) -> tuple[Message, Packed | None]:
         """Add up a higher node of the sum from nodes that are on the cluster."""
@@ -132,9 +132,9 @@ class RayWorker:
             total.add_all(sums)
         return Added(total.scalars(), [], 0), pack_tensors(total.vectors())
 
-    def _leaf(self, results: list[TaskResult], *, looked_at: bool) -> tuple[Added, Packed]:
+    def _leaf(self, results: list[TaskResult], *, track_updates: bool) -> tuple[Added, Packed]:
         trained = [result for result in results if isinstance(result, Update)]
-        tree = SumTree(self._sent if looked_at else None)
+        tree = SumTree(self._sent if track_updates else None)
         summed = PartialSum.leaf(trained, self._worker.job.algorithm, tree)
         dropped = [result.task.order for result in summed.dropped]
         return Added(summed.sums.scalars(), dropped, summed.wire_bytes), pack_tensors(summed.sums.vectors())
