@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from platformdirs import user_cache_path
 
 from fedrecall.atomic_files import write_error, write_text
 from fedrecall.errors import InputError, Note
@@ -32,13 +32,7 @@ PIECE = 2**22
 def cache_folder() -> Path:
     if given := os.environ.get("FEDRECALL_CACHE"):
         return Path(given)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")  # empty counts as not set
-    return base / "fedrecall"
+    return user_cache_path("fedrecall", appauthor=False, opinion=False)
 
 
 def cached_arrays(name: str, files: Sequence[Path], decode: Callable[[Path], None]) -> dict[str, np.ndarray]:
