@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.data.partition import Assignment, label_counts
+from fedrecall.data.assignment import Assignment, label_counts
 from fedrecall.data.partition_draws import Ints
 from fedrecall.errors import InputError
 
@@ -29,7 +29,7 @@ def card(
     assigned data. 0: every client has the same mix. At most 1 - 1/C for balanced classes: one class each.
     class_counts: training samples of each class over all clients, in the order of class_names.
     """
-    client, training = assignment.client, assignment.clients - assignment.held_out
+    client, training = assignment.client, assignment.population
     if labels is None:
         by_class, labels, counted = False, np.zeros(len(client), np.int64), 1
     else:

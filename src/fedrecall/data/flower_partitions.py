@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from fedrecall.data.assignment import Assignment
 from fedrecall.data.federation import Federation
-from fedrecall.data.partition import Assignment, HeldOut, Ids, Partition, Seed, Validation
+from fedrecall.data.partition import HeldOut, Ids, Partition, Seed, Validation
 from fedrecall.data.partition_draws import Ints
 from fedrecall.data.sources.huggingface import column, needed
 from fedrecall.errors import InputError

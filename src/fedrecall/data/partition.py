@@ -6,18 +6,16 @@ A partition is a small frozen description, `Dirichlet(alpha=0.1, clients=100)`. 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
 
-from fedrecall.atomic_files import replace_file
+from fedrecall.data.assignment import Assignment
 from fedrecall.data.partition_draws import Ints, dirichlet_shares, draw_classes, samples_of
 from fedrecall.errors import InputError
 from fedrecall.options import LARGEST_WHOLE
@@ -34,46 +32,6 @@ Split = Annotated[str, "shuffled | draw_order: which of a client's samples are f
 
 STREAM = 0x70617274  # "part": keeps these draws apart from other uses of an equal seed
 MOST_TRIES = 1000
-
-
-@dataclass(frozen=True, eq=False)
-class Assignment:
-    """The client of each training sample, and which samples are kept for validation.
-
-    client: int32 per sample, -1 where unassigned. validation: bool per sample.
-    clients: how many there are, the held-out ones included. held_out: that many last ids never train.
-    """
-
-    client: NDArray[np.int32]
-    validation: NDArray[np.bool_]
-    clients: int
-    held_out: int = 0
-
-    def save(self, folder: Path | str, class_counts: Ints | None = None) -> None:
-        """Write `partition.npz` into `folder`, and with it the training samples of each class at each client.
-
-        A reader of the folder has no labels; the counts tell it who has which classes.
-        """
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        counts = {} if class_counts is None else {"class_counts": class_counts.astype(np.int32)}
-        with replace_file(Path(folder) / "partition.npz") as beside:
-            np.savez_compressed(beside, client=self.client, validation=self.validation, **counts)  # type: ignore[arg-type]
-
-    def digest(self) -> str:
-        """SHA-256 of who has what: equal partitions have equal digests on every machine."""
-        content = self.client.astype("<i4").tobytes() + self.validation.astype(np.uint8).tobytes()
-        return hashlib.sha256(content).hexdigest()
-
-
-def label_counts(client: Ints, labels: Ints, clients: int, num_classes: int) -> NDArray[np.int64]:
-    """Samples of each class at each client, [clients, classes]; samples of client -1 are left out.
-
-    >>> label_counts(np.array([0, 0, 1, -1]), np.array([2, 2, 0, 1]), clients=2, num_classes=3).tolist()
-    [[0, 0, 2], [1, 0, 0]]
-    """
-    assigned = client >= 0
-    cell = client[assigned].astype(np.int64) * num_classes + labels[assigned].astype(np.int64)
-    return np.bincount(cell, minlength=clients * num_classes).reshape(clients, num_classes)
 
 
 class Partition:

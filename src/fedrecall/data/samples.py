@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from fedrecall.atomic_files import explain_write_errors
-from fedrecall.errors import InputError
 
 PIECE = 2**22  # bytes that are digested at a time
 MOST_DIGESTED = 2**30
@@ -95,51 +94,3 @@ def mapped_file(x: np.ndarray) -> Path | None:
         return None
     same = whole.shape == x.shape and whole.dtype == x.dtype and whole.strides == x.strides
     return Path(x.filename) if same and x.offset == whole.offset else None
-
-
-def checked(x: object, y: object, num_classes: int | None, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Arrays of samples and labels, or a sentence saying what is wrong with them."""
-    samples, labels = as_array(x, f"{what} samples"), as_array(y, f"{what} labels")
-    if labels.ndim != 1:
-        raise InputError(f"the {what} labels have shape {labels.shape}; one label per sample was expected")
-    if samples.ndim == 0:
-        raise InputError(f"the {what} samples are a single number; an array of samples was expected")
-    if len(samples) != len(labels):
-        raise InputError(f"there are {len(samples)} {what} samples but {len(labels)} {what} labels")
-    if len(labels) == 0:
-        raise InputError(f"there are no {what} samples")
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise InputError(f"the {what} labels are {labels.dtype}; whole numbers from 0 were expected")
-    if samples.dtype.kind not in "fiub":
-        raise InputError(f"the {what} samples are {samples.dtype}; numbers were expected")
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or (num_classes is not None and high >= num_classes):
-        wrong = low if low < 0 else high
-        raise InputError(
-            f"a {what} label is {wrong}; labels from 0 to {(num_classes or high + 1) - 1} were expected"
-        )
-    if samples.dtype.kind == "f":
-        refuse_non_finite(samples, what)
-    return samples, labels
-
-
-def as_array(values: object, what: str) -> np.ndarray:
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    try:
-        array = np.asanyarray(values)
-    except ValueError:  # a ragged list
-        array = np.empty(0, object)
-    if array.dtype.kind == "O" and what != "client ids":
-        raise InputError(f"the {what} do not form an array of numbers; samples of one shape were expected")
-    return array
-
-
-def refuse_non_finite(samples: np.ndarray, what: str, chunk: int = 4096) -> None:
-    for start in range(0, len(samples), chunk):
-        bad = ~np.isfinite(samples[start : start + chunk]).reshape(len(samples[start : start + chunk]), -1).all(
-            axis=1
-        )
-        if bad.any():
-            raise InputError(f"{what} sample {start + int(bad.argmax())} has a value that is not finite")

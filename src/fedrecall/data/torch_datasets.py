@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedrecall.data.samples import as_array
+from fedrecall.data.arrays import as_array
 from fedrecall.errors import InputError, short_repr
 
 

@@ -23,6 +23,8 @@ Generators = torch.Generator | list[torch.Generator] | None
 class Plain:
     """For features and token ids: floats become float32, integers (and bool) int64; nothing is random."""
 
+    is_random: ClassVar[bool] = False
+
     def __call__(self, batch: Tensor, generator: Generators = None) -> Tensor:
         return batch.to(torch.float32 if batch.is_floating_point() else torch.int64)
 
@@ -99,6 +101,9 @@ class Images:
         rows = batch.flatten(1).float()
         torch.addcmul(shift, rows, scale, out=rows)
         return rows.view(batch.shape).permute(0, 3, 1, 2)
+
+
+Transform = Images | Plain
 
 
 @dataclass(frozen=True)

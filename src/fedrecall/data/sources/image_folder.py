@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from fedrecall.data.arrays import split_off
 from fedrecall.data.cache import cached_arrays
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
@@ -20,7 +21,6 @@ from fedrecall.data.sources.own_files import (
     name_errors,
     own_path,
     refuse_unwritable,
-    split_off,
     write_rows,
     write_statistics,
 )

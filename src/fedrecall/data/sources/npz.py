@@ -12,8 +12,8 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
+from fedrecall.data.arrays import checked
 from fedrecall.data.cache import cached_arrays
-from fedrecall.data.samples import checked
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
     PIECE,

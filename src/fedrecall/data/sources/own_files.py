@@ -14,18 +14,13 @@ from numpy.lib import format as npy
 from pydantic import Field
 
 from fedrecall.atomic_files import explain_write_errors as written
+from fedrecall.data.arrays import MOST_CLASSES
 from fedrecall.data.places import data_root
 from fedrecall.data.transform import Images, Plain, normalised
 from fedrecall.errors import InputError
 from fedrecall.options import Positive, Whole
 
-STREAM = 0x74657374  # "test": keeps this draw apart from other uses of an equal seed
-
-
 PIECE = 2**24  # bytes in memory at a time
-
-
-MOST_CLASSES = 100_000  # a larger label without a word on it is an id or a mistake
 
 
 MOST_GIVEN = 1_000_000  # classes, whatever is said: counts by client and class are kept in memory
@@ -119,19 +114,6 @@ def refuse_bomb(file: Path, unpacked: int, limit: int | None) -> None:
             f"it has {packed} bytes and says that it unpacks to {unpacked}; "
             f"more than {most} are unpacked only when data.limit allows them"
         )
-
-
-def split_off(
-    count: int, fraction: float, seed: int, key: str = "data.test_fraction"
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which samples are for training and which are drawn for the test, both in their order."""
-    if not 0 < fraction < 1:
-        raise InputError(f"{key} is {fraction}; it must be above 0 and below 1")
-    if count < 2:
-        raise InputError("there is only one sample, too few for training and test")
-    drawn = min(max(round(count * fraction), 1), count - 1)
-    order = np.random.default_rng(np.random.SeedSequence([seed, STREAM])).permutation(count)
-    return np.sort(order[drawn:]), np.sort(order[:drawn])
 
 
 def class_count(labels: Sequence[np.ndarray], names: Sequence[str], classes: int | None) -> int:

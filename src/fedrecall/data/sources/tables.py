@@ -17,6 +17,7 @@ from typing import IO, Annotated, Any
 
 import numpy as np
 
+from fedrecall.data.arrays import split_off
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
     Classes,
@@ -28,7 +29,6 @@ from fedrecall.data.sources.own_files import (
     name_errors,
     own_path,
     refuse_bomb,
-    split_off,
 )
 from fedrecall.data.transform import Plain
 from fedrecall.errors import InputError, nearest, short_repr

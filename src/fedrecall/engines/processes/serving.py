@@ -11,6 +11,7 @@ from typing import Any
 import cloudpickle
 
 from fedrecall.client.worker import Worker
+from fedrecall.data.federation import Federation
 from fedrecall.device import Device
 from fedrecall.engines.answering import answer, make_worker, refusal
 from fedrecall.engines.parcels import BOXES, Answer, Rest, stacked
@@ -24,7 +25,7 @@ def begin(connection: Connection, setup: bytes, folder: str, name: str, device: 
     try:
         # From the engine that started this process, over a connection that only the two of them have.
         job, handle, states = cloudpickle.loads(setup)
-        worker = make_worker(job, handle.open, states, Device(**device))
+        worker = make_worker(job, partial(Federation.from_handle, handle), states, Device(**device))
     except Exception as error:
         connection.send(refusal(error))
         return

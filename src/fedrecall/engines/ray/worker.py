@@ -17,7 +17,8 @@ from fedrecall.client.sums import Scalars, Sums, SumTree
 from fedrecall.client.tasks import Task
 from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
-from fedrecall.data.federation import Federation, Handle
+from fedrecall.data.federation import Federation
+from fedrecall.data.handle import Handle
 from fedrecall.device import Device
 from fedrecall.engines.accelerators import find
 from fedrecall.engines.answering import Message, answer, make_worker, refusal
@@ -74,7 +75,7 @@ class RayWorker:
         try:
             self._node = this_node()
             sys.path += [folder for folder in setup.path if folder not in sys.path]
-            federation = handle.open() if handle else setup.source.open()
+            federation = Federation.from_handle(handle) if handle else setup.source.open()
             if federation is None:
                 return "needs samples", None, self._node
             return "ready", None, self._make(setup, federation)
