@@ -15,8 +15,9 @@ from typing import Protocol
 
 from fedrecall.data.download import absent_again, fetch, unpack
 from fedrecall.data.files.cifar import CIFAR10, CIFAR100
+from fedrecall.data.files.femnist import FEMNIST
 from fedrecall.data.files.idx import FASHION_MNIST, MNIST, OtherLabelsError
-from fedrecall.data.places import data_folder, data_root
+from fedrecall.data.places import data_root
 from fedrecall.errors import InputError, nearest
 
 CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz"
@@ -71,21 +72,6 @@ class Entry:
     @property
     def download_size(self) -> int:
         return sum(download.size for download in self.downloads)
-
-
-class LeafFiles:
-    """FEMNIST's JSON files, which are only looked for: they may be gigabytes, and the reader checks them."""
-
-    def locate(self, folder: str | Path | None) -> Path:
-        return data_folder("femnist", folder, "femnist/data", "femnist", "data")
-
-    def file_names(self) -> list[str]:
-        return ["train/*.json", "test/*.json"]
-
-    def check(self, folder: str | Path | None = None) -> None:
-        for pattern in self.file_names():
-            if not any(self.locate(folder).glob(pattern)):
-                raise InputError(f"there is no file {pattern} in {self.locate(folder)}.")
 
 
 class ShippedFile:
@@ -170,7 +156,7 @@ ENTRIES = (
         content="800,000 handwritten digits and letters, 28 x 28, of 3,500 writers",
         terms="BSD-2-Clause (LEAF)",
         terms_from="https://github.com/TalwalkarLab/leaf/blob/master/LICENSE.md",
-        files=LeafFiles(),
+        files=FEMNIST,
         unpacked_size=0,
         otherwise="not downloaded by us: the scripts of https://github.com/TalwalkarLab/leaf make it, "
         "or the extra hf reads it from Hugging Face",

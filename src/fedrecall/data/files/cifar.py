@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedrecall.data.cache import cached_arrays
-from fedrecall.data.places import data_folder, npy_file, require
+from fedrecall.data.cache import cached_arrays, write_rows
+from fedrecall.data.places import data_folder, require
 from fedrecall.errors import InputError
 
 SHAPE = (3, 32, 32)
@@ -68,15 +68,18 @@ class BinaryFiles:
         return cached_arrays(self.name, files, decode)
 
     def write(self, place: Path, files: Mapping[str, int], target: Path, split: str) -> None:
-        channels, height, width = SHAPE
+        """Write the images and labels of one split as `.npy` files below `target`."""
         labels = []
-        with npy_file(target / f"x_{split}.npy", (sum(files.values()), height, width, channels)) as images:
+
+        def images() -> Iterator[np.ndarray]:
             for file, count in files.items():
                 for records in self.read(place / file, count):
                     labels.append(records[:, : len(self.labels)].astype(np.int64))
                     planes = records[:, len(self.labels) :].reshape(-1, *SHAPE)
                     # Plane by plane is six times faster than one transposed copy.
-                    images.write(np.stack([planes[:, c] for c in range(channels)], axis=-1).data)
+                    yield np.stack([planes[:, c] for c in range(SHAPE[0])], axis=-1)
+
+        write_rows(target / f"x_{split}.npy", sum(files.values()), images())
         for name, column in zip(self.labels, np.concatenate(labels).T):
             np.save(target / f"{name}_{split}.npy", column)
 

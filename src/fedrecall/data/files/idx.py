@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrecall.data.cache import cached_arrays
-from fedrecall.data.places import data_folder, npy_file, require
+from fedrecall.data.cache import cached_arrays, write_rows
+from fedrecall.data.places import data_folder, require
 from fedrecall.errors import InputError
 
 FASHION_CLASSES = (
@@ -80,9 +80,8 @@ class IdxFiles:
 
         def decode(target: Path) -> None:
             for split, counts in self.counts.items():
-                with npy_file(target / f"x_{split}.npy", (sum(counts), SIDE, SIDE, 1)) as file:
-                    for images in self.images(place, split):
-                        file.write(images.data)
+                images = (piece[..., None] for piece in self.images(place, split))
+                write_rows(target / f"x_{split}.npy", sum(counts), images)
                 np.save(target / f"y_{split}.npy", self.labels(place, split))
 
         return cached_arrays(self.name, files, decode)

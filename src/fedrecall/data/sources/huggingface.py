@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
-from fedrecall.data.cache import cached_arrays
+from fedrecall.data.cache import cached_arrays, write_rows
 from fedrecall.data.places import data_root
 from fedrecall.data.sources.base import DataSet
-from fedrecall.data.transform import Images, Plain, channels_last, normalised
+from fedrecall.data.sources.own_files import as_kept, write_statistics
+from fedrecall.data.transform import channels_last
 from fedrecall.errors import InputError, nearest
 
 BATCH = 1000  # rows in memory at a time
@@ -63,10 +63,8 @@ def hf(
     way = hashlib.sha256(repr((reading, train, test)).encode()).hexdigest()[:8]
     files = [Path(file["filename"]) for rows in chosen.values() for file in rows.cache_files]
     arrays = cached_arrays(f"hf-{way}", files, lambda target: reading.write(chosen, target))
-    names, statistics = arrays.pop("class_names").tolist(), arrays.pop("statistics", None)
-    transform: Images | Plain = Plain()
-    if statistics is not None:
-        transform = Images(mean=tuple(statistics[0].tolist()), std=tuple(statistics[1].tolist()))
+    names, transform = arrays.pop("class_names").tolist(), as_kept(arrays, augment=False)
+    arrays.pop("statistics", None)
     return DataSet("hf", **arrays, num_classes=len(names), class_names=tuple(names), transform=transform)
 
 
@@ -113,9 +111,11 @@ class Reading:
             np.save(target / "ids.npy", ids)
         write_labels(parts, self.label, target)
         for split, rows in parts.items():
-            samples = batches(rows, self.features, self.mode, self.layout)
+            samples = same_kind(batches(rows, self.features, self.mode, self.layout))
             write_rows(target / f"x_{split}.npy", len(rows), samples)
-        write_statistics(target)
+        images = np.load(target / "x_train.npy", mmap_mode="r", allow_pickle=False)
+        if images.dtype == np.uint8:
+            write_statistics(target, images)
 
 
 def needed(module: str, what: str) -> Any:
@@ -205,28 +205,15 @@ def write_labels(parts: Mapping[str, Any], name: str, target: Path) -> None:
     np.save(target / "y_test.npy", y[first:])
 
 
-def write_rows(path: Path, count: int, arrays: Iterator[np.ndarray]) -> None:
-    """One `.npy` file of all batches, which must agree in shape and type."""
-    with path.open("wb") as file:
-        shape, dtype = None, None
-        for x in arrays:
-            if shape is None:
-                shape, dtype = x.shape[1:], x.dtype
-                header = {"descr": dtype_to_descr(dtype), "fortran_order": False, "shape": (count, *shape)}
-                write_array_header_1_0(file, header)
-            elif (x.shape[1:], x.dtype) != (shape, dtype):
-                raise InputError(
-                    f"data.features: some samples are of shape {shape}, others of shape {x.shape[1:]}"
-                )
-            file.write(np.ascontiguousarray(x).tobytes())
-
-
-def write_statistics(target: Path) -> None:
-    """Mean and deviation of the training images, so that a cached data set need not be read for them."""
-    x = np.load(target / "x_train.npy", mmap_mode="r", allow_pickle=False)
-    if x.dtype == np.uint8:
-        transform = normalised(x)
-        np.save(target / "statistics.npy", np.array([transform.mean, transform.std]))
+def same_kind(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield the pieces, which must agree in the shape and type of a sample."""
+    first = None
+    for x in pieces:
+        kind = x.shape[1:], x.dtype
+        first = first or kind
+        if kind != first:
+            raise InputError(f"data.features: some samples are of shape {first[0]}, others of shape {kind[0]}")
+        yield x
 
 
 def batches(rows: Any, columns: Sequence[str], mode: str | None, layout: str) -> Iterator[np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from fedrecall.data.arrays import split_off
-from fedrecall.data.cache import cached_arrays
+from fedrecall.data.cache import cached_arrays, write_rows
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
     Augmented,
@@ -21,7 +21,6 @@ from fedrecall.data.sources.own_files import (
     name_errors,
     own_path,
     refuse_unwritable,
-    write_rows,
     write_statistics,
 )
 from fedrecall.errors import InputError, short_repr

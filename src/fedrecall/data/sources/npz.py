@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fedrecall.data.arrays import checked
-from fedrecall.data.cache import cached_arrays
+from fedrecall.data.cache import cached_arrays, write_rows
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
     PIECE,
@@ -27,7 +27,6 @@ from fedrecall.data.sources.own_files import (
     name_errors,
     own_path,
     refuse_bomb,
-    write_rows,
     write_statistics,
 )
 from fedrecall.data.transform import channels_last

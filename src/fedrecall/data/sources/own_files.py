@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,10 +9,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.lib import format as npy
 from pydantic import Field
 
-from fedrecall.atomic_files import explain_write_errors as written
 from fedrecall.data.arrays import MOST_CLASSES
 from fedrecall.data.places import data_root
 from fedrecall.data.transform import Images, Plain, normalised
@@ -48,23 +45,6 @@ Seed = Annotated[Whole, "of that draw"]
 
 
 Augmented = Annotated[bool, "images: random crops after padding by 4, and horizontal flips"]
-
-
-def write_rows(path: Path, count: int, pieces: Iterator[np.ndarray]) -> None:
-    """A `.npy` file of rows that come piece by piece. Written, not mapped: a full disk is then an error."""
-    # Without a buffer, which would be refused by a full disk when it is closed, outside of `written`.
-    with path.open("wb", buffering=0) as file:
-        for number, piece in enumerate(pieces):
-            content = np.ascontiguousarray(piece).tobytes()
-            if number == 0:
-                shape, header = (count, *piece.shape[1:]), io.BytesIO()
-                descr = npy.dtype_to_descr(piece.dtype)
-                npy.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
-                content = header.getvalue() + content
-            with written(path):
-                left = memoryview(content)
-                while left:
-                    left = left[file.write(left) :]
 
 
 def write_statistics(target: Path, images: np.ndarray) -> None:
