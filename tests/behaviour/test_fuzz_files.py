@@ -231,9 +231,9 @@ def a_parquet(data: st.DataObject, place: Path) -> Callable[[], object]:
 
 
 def an_idx(data: st.DataObject, place: Path) -> Callable[[], object]:
-    for split in idx.PREFIX:
-        write(place / idx.images_file(split), b"\0\0\x08\x03" + struct.pack(">III", 2, 28, 28) + bytes(2 * 784))
-        write(place / idx.labels_file(split), b"\0\0\x08\x01" + struct.pack(">I", 2) + b"\0\1")
+    for split in idx.IMAGES:
+        write(place / idx.IMAGES[split], b"\0\0\x08\x03" + struct.pack(">III", 2, 28, 28) + bytes(2 * 784))
+        write(place / idx.LABELS[split], b"\0\0\x08\x01" + struct.pack(">I", 2) + b"\0\1")
     spoil(data, place)
     return lambda: idx_source.data_set(GREY, place.parent)
 

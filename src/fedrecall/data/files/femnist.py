@@ -68,8 +68,8 @@ class LeafFiles:
         if not has_splits(place):
             root = data_folder("femnist", folder, "femnist")
             raise InputError(
-                f"femnist: {root} has no folders train and test (or data/train and data/test) of LEAF's JSON files; "
-                "say with --data DIR or FEDRECALL_DATA where they are."
+                f"femnist: {root} has no folders train and test (or data/train and data/test) of LEAF's "
+                "JSON files; say with --data DIR or FEDRECALL_DATA where they are."
             )
         files = {split: sorted((place / split).glob("*.json")) for split in SPLITS}
         for split, paths in files.items():
