@@ -13,7 +13,7 @@ from torch import Tensor
 from fedrecall.data.transform import Plain, Transform, channels_last, normalised
 from fedrecall.errors import InputError
 
-Arrays = tuple[Any, Any]  # samples and labels
+ArrayPair = tuple[Any, Any]  # samples and labels
 STREAM = 0x74657374  # "test": keeps this draw apart from other uses of an equal seed
 MOST_CLASSES = 100_000  # a larger label is taken for a mistake unless the number of classes is given
 
@@ -34,7 +34,7 @@ def prepare_arrays(
     x: Any,
     y: Any,
     *,
-    test: Arrays | None,
+    test: ArrayPair | None,
     test_fraction: float | None,
     test_seed: int,
     num_classes: int | None,
@@ -73,7 +73,9 @@ def prepare_arrays(
     return PreparedArrays(x, y, tested, ids, num_classes, transform)
 
 
-def join_clients(clients: Sequence[Arrays], num_classes: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def join_clients(
+    clients: Sequence[ArrayPair], num_classes: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Concatenate one (samples, labels) pair per client; return samples, labels and the client of each sample."""
     if not clients:
         raise InputError("there are no clients; a list of (samples, labels) pairs was expected")

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Protocol
 
-from fedrecall.data.download import absent_again, fetch, unpack
+from fedrecall.data.download import fetch, remove_if_failed, unpack
 from fedrecall.data.files.cifar import CIFAR10, CIFAR100
 from fedrecall.data.files.femnist import FEMNIST
 from fedrecall.data.files.idx import FASHION_MNIST, IDX_FILES, MNIST, OtherLabelsError
@@ -205,7 +205,7 @@ def obtain(entry: Entry, folder: str | Path | None = None, *, progress: bool = F
     if not entry.downloads:
         raise InputError(f"{entry.name} is {entry.otherwise}.")
     target = data_root(folder) / entry.unpacked_in
-    with absent_again(target):
+    with remove_if_failed(target):
         download_and_unpack(entry, target, progress=progress)
     if (found := state(entry, folder)) != "here":
         raise InputError(f"{entry.name} was downloaded to {target}, but is {found}")

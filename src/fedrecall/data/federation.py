@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedrecall.data.arrays import Arrays, join_clients, prepare_arrays
+from fedrecall.data.arrays import ArrayPair, join_clients, prepare_arrays
 from fedrecall.data.assignment import Assignment, ClientIndex, label_counts
 from fedrecall.data.handle import Handle
 from fedrecall.data.own_partition import PARTITION
@@ -69,7 +69,7 @@ class Federation:
         x: Any,
         y: Any,
         *,
-        test: Arrays | None = None,
+        test: ArrayPair | None = None,
         test_fraction: float | None = None,
         test_seed: int = 0,
         partition: AnyPartition,
@@ -112,9 +112,9 @@ class Federation:
     @classmethod
     def from_clients(
         cls,
-        clients: Sequence[Arrays],
+        clients: Sequence[ArrayPair],
         *,
-        test: Arrays | None = None,
+        test: ArrayPair | None = None,
         num_classes: int | None = None,
         validation: float = 0.1,
         seed: int = 0,

@@ -9,15 +9,15 @@ from pathlib import Path
 from fedrecall.data.assignment import Assignment
 from fedrecall.data.transform import Transform
 
-Files = tuple[Path, Path]  # of samples and of labels
+FilePair = tuple[Path, Path]  # of samples and of labels
 
 
 @dataclass(frozen=True)
 class Handle:
     """All of a federation but its samples, which stay in files that the process that wrote them owns."""
 
-    train: Files
-    test: Files | None
+    train: FilePair
+    test: FilePair | None
     assignment: Assignment
     num_classes: int
     transform: Transform
@@ -31,7 +31,7 @@ class Handle:
     def moved(self, copies: Mapping[Path, Path]) -> Handle:
         """Return the same handle with copies of its files."""
 
-        def copied(files: Files) -> Files:
+        def copied(files: FilePair) -> FilePair:
             return copies[files[0]], copies[files[1]]
 
         return replace(self, train=copied(self.train), test=copied(self.test) if self.test else None)

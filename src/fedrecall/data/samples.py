@@ -1,6 +1,6 @@
 """Samples and labels in memory-mapped files, from which batches are gathered.
 
-The files are plain `.npy`. Every process of a run maps the same pages, so the data is in memory once.
+The files are plain `.npy`. All processes of a run map the same pages, so the data is in memory once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor
 from fedrecall.atomic_files import explain_write_errors
 
 PIECE = 2**22  # bytes that are digested at a time
-MOST_DIGESTED = 2**30
-POPULATE_READ = 22  # of Linux's mman.h; Python has no name for it
+MOST_DIGESTED = 2**30  # bytes
+POPULATE_READ = 22  # MADV_POPULATE_READ in Linux's mman.h; Python has no name for it
 
 
 class Samples:
@@ -28,7 +28,7 @@ class Samples:
 
     def __init__(self, x_path: Path, y_path: Path) -> None:
         self.x_path, self.y_path = x_path, y_path
-        # Copy-on-write, because torch wants writable memory; nothing is ever written.
+        # Copy-on-write, because torch wants writable memory; nothing is ever written to it.
         self.x: np.ndarray = np.load(x_path, mmap_mode="c", allow_pickle=False)
         self.y: np.ndarray = np.load(y_path, mmap_mode="c", allow_pickle=False)
         self._rows = torch.from_numpy(self.x)
@@ -41,11 +41,14 @@ class Samples:
         return len(self.y)
 
     def map_pages(self) -> None:
-        """All at once, a tenth of a second a gigabyte. Else each page costs a fault when it is first read: a fifth
-        of the round of a small model with new clients in every round."""
+        """Map all pages at once, which takes a tenth of a second per gigabyte.
+
+        Otherwise each page costs a fault when it is first read: a fifth of the time of a round with a small model
+        and new clients in every round.
+        """
         if sys.platform == "linux" and isinstance(self.x.base, mmap.mmap):
             memory = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
-            if self.x.nbytes < memory / 4:  # more may have to come from the disk, and go again
+            if self.x.nbytes < memory / 4:  # a larger file may not stay in memory
                 with contextlib.suppress(OSError):  # before Linux 5.14
                     self.x.base.madvise(POPULATE_READ)
 
@@ -54,7 +57,7 @@ class Samples:
         return self.x_path, self.y_path
 
     def add_to(self, digest: hashlib._Hash) -> None:
-        """Labels and samples: all of them or, of more than a gigabyte, pieces evenly spread."""
+        """Add the labels and the samples to a digest; of more than a gigabyte, evenly spread pieces."""
         digest.update(repr((self.x.shape, self.x.dtype.str)).encode())
         digest.update(np.ascontiguousarray(self.y).data)
         size = max(1, PIECE // max(1, self.x[0].nbytes)) if len(self.x) else 1
@@ -63,16 +66,16 @@ class Samples:
             digest.update(np.ascontiguousarray(self.x[start : start + size]).data)
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """A batch as it is stored, and its labels: always a copy, so that its alignment is always the same."""
+        """Return a batch as it is stored, and its labels: always copies, so that their alignment is the same."""
         return torch.index_select(self._rows, 0, indices), torch.index_select(self._labels, 0, indices)
 
     def whole(self) -> tuple[Tensor, Tensor]:
-        """All samples as they are stored, and their labels, where they lie."""
+        """Return all samples as they are stored, and their labels, without a copy."""
         return self._rows, self._labels
 
     @classmethod
     def write(cls, folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> Samples:
-        """Write both arrays below `folder`. An array that is a whole mapped `.npy` file is used where it lies."""
+        """Write both arrays below `folder`. An array that maps a whole `.npy` file is used without a copy."""
         x_path = mapped_file(x)
         if x_path is None:
             x_path = folder / f"{name}_x.npy"
@@ -85,7 +88,7 @@ class Samples:
 
 
 def mapped_file(x: np.ndarray) -> Path | None:
-    """The `.npy` file that this array maps as a whole and read-only, if it does."""
+    """Return the `.npy` file that this array maps as a whole and read-only, or None."""
     if not isinstance(x, np.memmap) or x.mode != "r" or x.filename is None or not x.dtype.isnative:
         return None
     try:

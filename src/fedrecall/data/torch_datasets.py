@@ -1,4 +1,4 @@
-"""Torch's map-style data sets, read into arrays."""
+"""Read torch's map-style data sets into arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedrecall.errors import InputError, short_repr
 
 
 def read_dataset(dataset: Any, what: str) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Samples and labels, every item read once, and whether there are PIL images among them."""
+    """Read every item once; return samples, labels, and whether PIL images are among the samples."""
     if not hasattr(dataset, "__len__"):
         raise InputError(f"the {what} data have no length; a map-style Dataset was expected")
     x, y, pictures = np.empty(0), np.empty(len(dataset), np.int64), False

@@ -1,7 +1,7 @@
 """The four idx files of MNIST and Fashion-MNIST, plain or compressed.
 
-An idx file of bytes has two zero bytes, the byte 8, the number of dimensions, each dimension in four bytes, and the
-content.
+An idx file of bytes begins with two zero bytes, the byte 8, the number of dimensions, and each dimension in four
+bytes; the content follows.
 """
 
 from __future__ import annotations
