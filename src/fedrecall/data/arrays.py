@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,63 +13,44 @@ from fedrecall.data.transform import Plain, Transform, channels_last, normalised
 from fedrecall.errors import InputError
 
 ArrayPair = tuple[Any, Any]  # samples and labels
+CheckedPair = tuple[np.ndarray, np.ndarray]  # the same, checked
 STREAM = 0x74657374  # "test": keeps this draw apart from other uses of an equal seed
 MOST_CLASSES = 100_000  # a larger label is taken for a mistake unless the number of classes is given
 
 
-@dataclass(frozen=True)
-class PreparedArrays:
-    """The arrays of a federation, images as (N, H, W, C)."""
-
-    x: np.ndarray
-    y: np.ndarray
-    test: tuple[np.ndarray, np.ndarray] | None
-    ids: np.ndarray | None  # the client id of each training sample
-    num_classes: int
-    transform: Transform
+def draw_test(
+    x: np.ndarray, y: np.ndarray, ids: np.ndarray | None, fraction: float, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, CheckedPair]:
+    """Return the samples, labels and ids that remain for training, and the drawn test set."""
+    kept, drawn = split_off(len(y), fraction, seed, key="test_fraction")
+    if ids is not None and len(ids) == len(y):  # otherwise the partition says what is wrong
+        ids = ids[kept]
+    return x[kept], y[kept], ids, (x[drawn], y[drawn])
 
 
-def prepare_arrays(
-    x: Any,
-    y: Any,
-    *,
-    test: ArrayPair | None,
-    test_fraction: float | None,
-    test_seed: int,
-    num_classes: int | None,
-    ids: Any,
-    transform: Transform | None,
-    layout: str,
-) -> PreparedArrays:
-    """Check the arrays of `Federation.from_arrays`, draw the test set, and infer what is not given."""
-    x, y = checked(x, y, num_classes, "training")
-    ids = None if ids is None else as_array(ids, "client ids")
-    if test_fraction is not None:
-        if test is not None:
-            raise InputError("test and test_fraction are both given; they exclude each other")
-        kept, drawn = split_off(len(y), test_fraction, test_seed, key="test_fraction")
-        if ids is not None and len(ids) == len(y):  # otherwise the partition says what is wrong
-            ids = ids[kept]
-        x, y, test = x[kept], y[kept], (x[drawn], y[drawn])
-    tested = checked(*test, num_classes, "test") if test is not None else None
-    if len(y) > 1 and y.min() == y.max():
-        raise InputError(f"the training labels have one class only, {int(y[0])}; at least two were expected")
-    if num_classes is None:
-        num_classes = 1 + max(int(labels.max()) for labels in (y, *(tested or ())[1:]))
-        if num_classes > MOST_CLASSES:
-            raise InputError(f"a label is {num_classes - 1}; say num_classes if there are that many classes")
-    if tested is not None and (tested[0].shape[1:], tested[0].dtype) != (x.shape[1:], x.dtype):
+def count_classes(y: np.ndarray, test: CheckedPair | None) -> int:
+    """Return the number of classes that the largest label of the training and test data implies."""
+    count = 1 + max(int(labels.max()) for labels in (y, *(test or ())[1:]))
+    if count > MOST_CLASSES:
+        raise InputError(f"a label is {count - 1}; say num_classes if there are that many classes")
+    return count
+
+
+def as_stored(
+    x: np.ndarray, test: CheckedPair | None, transform: Transform | None, layout: str
+) -> tuple[np.ndarray, CheckedPair | None, Transform]:
+    """Return the training samples and the test set, images as (N, H, W, C), and their transform."""
+    if test is not None and (test[0].shape[1:], test[0].dtype) != (x.shape[1:], x.dtype):
         raise InputError(
             f"a training sample is {x.dtype} of shape {x.shape[1:]}, "
-            f"but a test sample {tested[0].dtype} of shape {tested[0].shape[1:]}"
+            f"but a test sample {test[0].dtype} of shape {test[0].shape[1:]}"
         )
-    images = x.dtype == np.uint8 and x.ndim in (3, 4) and not isinstance(transform, Plain)
-    if images:
-        x = channels_last(x, layout)
-        tested = (channels_last(tested[0], layout), tested[1]) if tested is not None else None
-    if transform is None:
-        transform = normalised(x) if images else Plain()
-    return PreparedArrays(x, y, tested, ids, num_classes, transform)
+    if x.dtype != np.uint8 or x.ndim not in (3, 4) or isinstance(transform, Plain):
+        return x, test, Plain() if transform is None else transform
+    x = channels_last(x, layout)
+    if test is not None:
+        test = channels_last(test[0], layout), test[1]
+    return x, test, normalised(x) if transform is None else transform
 
 
 def join_clients(
@@ -101,7 +81,7 @@ def split_off(
     return np.sort(order[drawn:]), np.sort(order[:drawn])
 
 
-def checked(x: object, y: object, num_classes: int | None, what: str) -> tuple[np.ndarray, np.ndarray]:
+def checked(x: object, y: object, num_classes: int | None, what: str) -> CheckedPair:
     """Return samples and labels as arrays, or raise an `InputError` that says what is wrong with them."""
     samples, labels = as_array(x, f"{what} samples"), as_array(y, f"{what} labels")
     if labels.ndim != 1:

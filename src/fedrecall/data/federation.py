@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedrecall.data.arrays import ArrayPair, join_clients, prepare_arrays
+from fedrecall.data.arrays import ArrayPair, as_array, as_stored, checked, count_classes, draw_test, join_clients
 from fedrecall.data.assignment import Assignment, ClientIndex, label_counts
 from fedrecall.data.handle import Handle
 from fedrecall.data.own_partition import PARTITION
@@ -91,23 +91,23 @@ class Federation:
         integers as int64.
         """
         partition = PARTITION.from_python(partition)
-        data = prepare_arrays(
-            x,
-            y,
-            test=test,
-            test_fraction=test_fraction,
-            test_seed=test_seed,
-            num_classes=num_classes,
-            ids=ids,
-            transform=transform,
-            layout=layout,
-        )
-        assignment = partition.assign(np.asarray(data.y), data.num_classes, data.ids)
+        x, y = checked(x, y, num_classes, "training")
+        ids = None if ids is None else as_array(ids, "client ids")
+        if test_fraction is not None:
+            if test is not None:
+                raise InputError("test and test_fraction are both given; they exclude each other")
+            x, y, ids, test = draw_test(x, y, ids, test_fraction, test_seed)
+        tested = None if test is None else checked(*test, num_classes, "test")
+        if len(y) > 1 and y.min() == y.max():
+            raise InputError(f"the training labels have one class only, {int(y[0])}; at least two were expected")
+        num_classes = count_classes(y, tested) if num_classes is None else num_classes
+        x, tested, transform = as_stored(x, tested, transform, layout)
+        assignment = partition.assign(np.asarray(y), num_classes, ids)
         folder = ScratchFolder("data")
-        train = Samples.write(folder.path, "train", data.x, data.y)
-        tested = None if data.test is None else Samples.write(folder.path, "test", *data.test)
+        train = Samples.write(folder.path, "train", x, y)
+        test_samples = None if tested is None else Samples.write(folder.path, "test", *tested)
         rest = class_names, folder, describe_partition(partition)
-        return cls(train, tested, assignment, data.num_classes, data.transform, *rest)
+        return cls(train, test_samples, assignment, num_classes, transform, *rest)
 
     @classmethod
     def from_clients(
@@ -143,13 +143,9 @@ class Federation:
         Every item is read once, so a random transform in the data set is applied once. Samples are tensors, arrays
         or PIL images of one shape; images become uint8, grey or RGB.
         """
-        x, y, pictures = read_dataset(train, "training")
-        tested = None
-        if test is not None:
-            x_test, y_test, more_pictures = read_dataset(test, "test")
-            tested = x_test, y_test
-            pictures |= more_pictures
-        if pictures:
+        (x, y), pictures = read_dataset(train, "training")
+        tested, test_pictures = (None, False) if test is None else read_dataset(test, "test")
+        if pictures or test_pictures:
             options.setdefault("layout", "nhwc")
         return cls.from_arrays(x, y, test=tested, partition=partition, **options)
 

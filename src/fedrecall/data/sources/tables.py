@@ -124,22 +124,23 @@ def table_data(
 
 def encoded(found: set[str], classes: int | None) -> tuple[list[str], dict[str, int]]:
     """Return the names of the classes, and the class of each word in the label column."""
-    words = sorted(found)
-    if all(map(WHOLE, words)):
-        number = {word: int(word) for word in words}
-        if min(number.values()) < 0:
-            raise InputError(f"a label is {min(number.values())}; whole numbers from 0 were expected")
-        if min(number.values()) > 0 and classes is None:  # labels from 1, say: an empty class 0 would mislead
-            class_count([np.array([len(words) - 1])], (), None)
-            place = ranks(found)
-            return sorted(words, key=int), place
-        count = class_count([np.array(list(number.values()))], (), classes)
-        return [str(c) for c in range(count)], number
-    if not any(math.isnan(as_number(word)) and word.lower() != "nan" for word in words):
-        fraction = next(word for word in words if not WHOLE(word))
-        raise InputError(f"a label is {short_repr(fraction)}; whole numbers from 0, or words, were expected")
-    class_count([np.array([len(words) - 1])], words, classes)
-    return words, {word: place for place, word in enumerate(words)}
+    place = ranks(found)
+    words = list(place)
+    if not all(map(WHOLE, words)):
+        if not any(math.isnan(as_number(word)) and word.lower() != "nan" for word in words):
+            fraction = next(word for word in words if not WHOLE(word))
+            raise InputError(f"a label is {short_repr(fraction)}; whole numbers from 0, or words, were expected")
+        class_count([np.array([len(words) - 1])], words, classes)
+        return words, place
+    number = {word: int(word) for word in words}
+    lowest, highest = number[words[0]], number[words[-1]]
+    if lowest < 0:
+        raise InputError(f"a label is {lowest}; whole numbers from 0 were expected")
+    if lowest > 0 and classes is None:  # labels from 1, say: an empty class 0 would mislead
+        class_count([np.array([len(words) - 1])], (), None)
+        return words, place
+    count = class_count([np.array([highest])], (), classes)
+    return [str(c) for c in range(count)], number
 
 
 def ranks(words: set[str]) -> dict[str, int]:
