@@ -57,7 +57,7 @@ def test_centralised_takes_the_steps_of_the_sampled_clients(federation, tmp_path
 def test_centralised_weighs_by_the_labels_of_everyone(federation) -> None:
     counts = sum(federation.labels(k).counts for k in range(CLIENTS))
     assert torch.equal(federation.labels(EVERYONE).counts, counts)
-    assert len(federation.trained_on(EVERYONE)) == 16 + 24 + 40
+    assert len(federation.indices(EVERYONE)) == 16 + 24 + 40
 
 
 def test_centralised_reaches_what_no_client_reaches_alone(federation, tmp_path) -> None:

@@ -67,7 +67,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     "cli/run.py": [("fedrecall run", EXAMPLE), ("--seed", EXAMPLE), ("--out", EXAMPLE)],
     "data/download.py": [("--data", FETCH), ("--to", FETCH)],
     "data/places.py": [("fedrecall data fetch", FETCH), ("--data", FETCH), ("--data", FETCH)],
-    "data/sources/femnist.py": [("--data", DATA)],
+    "data/files/femnist.py": [("--data", DATA)],
     "data/sources/image_folder.py": [("--data", DATA)],
     "data/sources/own_files.py": [("--data", DATA)],
     "front/diagnose.py": [

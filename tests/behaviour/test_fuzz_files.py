@@ -231,11 +231,11 @@ def a_parquet(data: st.DataObject, place: Path) -> Callable[[], object]:
 
 
 def an_idx(data: st.DataObject, place: Path) -> Callable[[], object]:
-    for split in idx.PREFIX:
-        write(place / idx.images_file(split), b"\0\0\x08\x03" + struct.pack(">III", 2, 28, 28) + bytes(2 * 784))
-        write(place / idx.labels_file(split), b"\0\0\x08\x01" + struct.pack(">I", 2) + b"\0\1")
+    for split in idx.IMAGES:
+        write(place / idx.IMAGES[split], b"\0\0\x08\x03" + struct.pack(">III", 2, 28, 28) + bytes(2 * 784))
+        write(place / idx.LABELS[split], b"\0\0\x08\x01" + struct.pack(">I", 2) + b"\0\1")
     spoil(data, place)
-    return lambda: idx_source.data_set(GREY, place.parent)
+    return lambda: idx_source.idx_data(GREY, place.parent)
 
 
 def a_cifar(data: st.DataObject, place: Path) -> Callable[[], object]:
@@ -243,7 +243,7 @@ def a_cifar(data: st.DataObject, place: Path) -> Callable[[], object]:
         write(place / name, bytes(COLOUR.record * count))
     write(place / "names.txt", b"cat\ndog\n")
     spoil(data, place)
-    return lambda: cifar_source.data_set(COLOUR, place.parent, "y", True, "cifar10")
+    return lambda: cifar_source.cifar_data(COLOUR, place.parent, "y", True, "cifar10")
 
 
 def a_leaf(data: st.DataObject, place: Path) -> Callable[[], object]:

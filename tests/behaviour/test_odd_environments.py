@@ -36,10 +36,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path.write_text(json.dumps(leaf))
 
 
-PLACES = {  # what is set, and where the cache is then; None: nowhere
+PLACES = {  # what is set (HERE: the working folder), and where the cache is then; None: nowhere
     "HOME and no more": ({}, "home/.cache/fedrecall"),
     "an empty XDG_CACHE_HOME": ({"XDG_CACHE_HOME": ""}, "home/.cache/fedrecall"),
-    "XDG_CACHE_HOME": ({"XDG_CACHE_HOME": "mine/xdg"}, "mine/xdg/fedrecall"),
+    "XDG_CACHE_HOME": ({"XDG_CACHE_HOME": "HERE/mine/xdg"}, "mine/xdg/fedrecall"),
+    "a relative XDG_CACHE_HOME": ({"XDG_CACHE_HOME": "mine/xdg"}, "home/.cache/fedrecall"),
     "FEDRECALL_CACHE": ({"XDG_CACHE_HOME": NOWHERE, "FEDRECALL_CACHE": "mine/cache"}, "mine/cache"),
     "HOME nowhere": ({"HOME": NOWHERE}, None),
     "XDG_CACHE_HOME nowhere": ({"XDG_CACHE_HOME": NOWHERE}, None),
@@ -53,7 +54,7 @@ def test_the_cache_is_where_it_can_be_or_the_variable_is_named(
 ) -> None:
     variables, cache = PLACES[what]
     for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+        monkeypatch.setenv(name, value.replace("HERE", str(Path.cwd())))
     compiled.cache_clear()  # by an earlier test
     done = fedrecall(*WORDS, "--engine", "serial")
     if cache is None:

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from fedrecall.data.assignment import Assignment, label_counts
 from fedrecall.data.card import card
-from fedrecall.data.partition import Assignment, Dirichlet, Iid, label_counts
+from fedrecall.data.partition import Dirichlet, Iid
 from fedrecall.errors import InputError
 
 #              sample     0  1  2  3  4   5

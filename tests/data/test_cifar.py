@@ -232,10 +232,10 @@ def test_a_label_out_of_range_is_refused_with_its_file(unpacked, name, file, pla
 def test_a_file_without_permission_is_named(unpacked, monkeypatch) -> None:
     opened = Path.open
 
-    def forbidden(path: Path, *words: str):
+    def forbidden(path: Path, *words: str, **options: int):
         if path.name == "data_batch_2.bin":
             raise PermissionError(13, "Permission denied")
-        return opened(path, *words)
+        return opened(path, *words, **options)
 
     monkeypatch.setattr(Path, "open", forbidden)
     with pytest.raises(InputError, match=r"data_batch_2\.bin cannot be read: Permission denied"):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedrecall import Dirichlet, Federation, Iid, Images, InputError, Plain
-from fedrecall.data.partition import Assignment
+from fedrecall.data.assignment import Assignment
 from fedrecall.data.samples import Samples
 
 #                 sample  0  1  2  3  4  5  6  7  8   9

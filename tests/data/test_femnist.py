@@ -133,7 +133,7 @@ def test_any_folder_on_the_way_may_be_given(root, below):
 
 def test_the_second_time_the_arrays_come_from_the_cache(root, monkeypatch):
     first = np.array(femnist(root).x_train)
-    monkeypatch.setattr(sys.modules["fedrecall.data.sources.femnist"], "json", None)
+    monkeypatch.setattr(sys.modules["fedrecall.data.files.femnist"], "json", None)
     again = femnist(root)
     assert isinstance(again.x_train, np.memmap)
     np.testing.assert_array_equal(again.x_train, first)

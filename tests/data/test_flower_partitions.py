@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedrecall import Dirichlet, Federation, Iid, Natural
+from fedrecall.data.assignment import Assignment
 from fedrecall.data.flower_partitions import FlowerPartition, as_flower_partitioner
-from fedrecall.data.partition import Assignment
 from fedrecall.errors import InputError
 
 pytestmark = [

@@ -86,13 +86,13 @@ def test_images_are_normalised_by_the_training_images(save):
 
 
 def test_a_data_set_larger_than_a_batch_keeps_its_order(save, monkeypatch):
-    monkeypatch.setattr("fedrecall.data.sources.huggingface.BATCH", 4)
+    monkeypatch.setattr("fedrecall.data.sources.huggingface_columns.BATCH", 4)
     np.testing.assert_array_equal(hf(images_with(save, [0] * 11)).x_train[..., 0], pixels(11, (3, 2)))
 
 
 @pytest.mark.parametrize(("batch", "words"), [(2, r"\(image 1\).*data\.mode"), (1, "some samples are of shape")])
 def test_mixed_colours_need_a_mode(save, monkeypatch, batch, words):
-    monkeypatch.setattr("fedrecall.data.sources.huggingface.BATCH", batch)
+    monkeypatch.setattr("fedrecall.data.sources.huggingface_columns.BATCH", batch)
     path = save({"image": pictures([*pixels(1, (3, 2)), *pixels(1, (3, 2, 3))]), "label": [0, 1]})
     with pytest.raises(InputError, match=words):
         hf(path, test="train")
@@ -182,7 +182,7 @@ def test_a_share_of_each_clients_samples_can_be_the_test_set(save):
 def test_the_second_time_the_arrays_come_from_the_cache(save, monkeypatch):
     path = images_with(save, ["a", "b"])
     first = hf(path)
-    monkeypatch.setattr("fedrecall.data.sources.huggingface.batches", None)
+    monkeypatch.setattr("fedrecall.data.sources.huggingface.read_samples", None)
     again = hf(path)
     assert isinstance(again.x_train, np.memmap)
     assert (again.transform, again.class_names) == (first.transform, first.class_names)
@@ -283,7 +283,7 @@ def test_splits_whose_labels_differ_in_type_are_refused(save):
 
 
 def test_images_of_16_bits_are_refused(save, monkeypatch):
-    monkeypatch.setattr("fedrecall.data.sources.huggingface.BATCH", 2)
+    monkeypatch.setattr("fedrecall.data.sources.huggingface_columns.BATCH", 2)
     images = pictures([*pixels(3, (3, 2)), np.zeros((3, 2), np.uint16)])
     with pytest.raises(InputError, match=r"image 3 of column 'image' is of Pillow's mode I;16"):
         hf(save({"image": images, "label": [0] * 4}), test="train")

@@ -188,10 +188,10 @@ def test_a_damaged_compressed_file_is_named(folder, damage) -> None:
 def test_a_file_without_permission_is_named(folder, monkeypatch) -> None:
     opened = Path.open
 
-    def forbidden(path: Path, *words: str):
+    def forbidden(path: Path, *words: str, **options: int):
         if path.name == "train-labels-idx1-ubyte":
             raise PermissionError(13, "Permission denied")
-        return opened(path, *words)
+        return opened(path, *words, **options)
 
     monkeypatch.setattr(Path, "open", forbidden)
     with pytest.raises(InputError, match=r"train-labels-idx1-ubyte cannot be read: Permission denied"):

@@ -14,7 +14,7 @@ import pytest
 
 from fedrecall import Federation, Iid, Natural
 from fedrecall.data.sources import DATASETS, npz
-from fedrecall.data.sources.own_files import refuse_bomb
+from fedrecall.data.sources.own_files import check_unpacked_size
 from fedrecall.data.transform import Images, Plain
 from fedrecall.errors import InputError
 
@@ -316,14 +316,14 @@ def test_a_bomb_is_refused_unless_it_is_allowed() -> None:
 
 def test_a_gibibyte_or_a_hundredfold_is_allowed() -> None:
     Path("small").write_bytes(bytes(10))
-    refuse_bomb(Path("small"), 2**30, None)
+    check_unpacked_size(Path("small"), 2**30, None)
     with pytest.raises(InputError, match=f"it has 10 bytes and says that it unpacks to {2**30 + 1}"):
-        refuse_bomb(Path("small"), 2**30 + 1, None)
+        check_unpacked_size(Path("small"), 2**30 + 1, None)
     with Path("large").open("wb") as file:
         file.truncate(2**24)
-    refuse_bomb(Path("large"), 100 * 2**24, None)
+    check_unpacked_size(Path("large"), 100 * 2**24, None)
     with pytest.raises(InputError, match=f"more than {100 * 2**24} are unpacked only when"):
-        refuse_bomb(Path("large"), 100 * 2**24 + 1, None)
+        check_unpacked_size(Path("large"), 100 * 2**24 + 1, None)
 
 
 def test_a_packing_that_is_not_known_is_refused() -> None:

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedrecall.data.assignment import Assignment, label_counts
 from fedrecall.data.partition import (
     PARTITIONS,
-    Assignment,
     Classwise,
     Dirichlet,
     Iid,
     Natural,
     Shards,
-    label_counts,
 )
 from fedrecall.data.partition_draws import dirichlet_shares, draw_classes
 from fedrecall.errors import InputError

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedrecall.data.samples import Samples, checked, mapped_file
+from fedrecall.data.arrays import checked
+from fedrecall.data.samples import Samples, mapped_file
 from fedrecall.errors import InputError
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrecall.data.places import data_folder, data_root, npy_file, require
+from fedrecall.data.cache import write_rows
+from fedrecall.data.places import data_folder, data_root, require
 from fedrecall.data.sources import DATASETS
 from fedrecall.errors import InputError
 
@@ -76,7 +77,5 @@ def test_the_command_that_downloads_is_proposed_where_there_is_one(tmp_path) -> 
 
 def test_an_array_may_be_written_in_pieces(tmp_path) -> None:
     array = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
-    with npy_file(tmp_path / "x.npy", array.shape) as file:
-        file.write(array[:1].data)
-        file.write(array[1:].data)
+    write_rows(tmp_path / "x.npy", 4, [array[:1], array[1:]])
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy", mmap_mode="r"), array)

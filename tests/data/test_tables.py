@@ -281,7 +281,7 @@ def test_a_bad_csv_file_is_named_with_its_line(text: str, expected: str) -> None
 
 
 def test_a_line_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrecall.data.sources.tables.LONGEST_LINE", 100)
+    monkeypatch.setattr("fedrecall.data.sources.table_files.LONGEST_LINE", 100)
     refused(csv, "table.csv: a line has 100 characters or more", lines("a,y\n1,0\n" + "1," * 80), "y")
 
 

@@ -53,7 +53,7 @@ class Cohort:
         self.flat, self.mapped, self._lanes = mapped.flat, mapped, lanes
         needs = job.algorithm.needs | job.objective.needs
         self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
-        self._augments = federation.augments
+        self._augments = federation.transform.is_random
         self._made: set[tuple[int, int, bool]] = set()
         # Whether a step is no more than w - lr g.
         self._plain = job.optimiser == SGD() and not job.algorithm.corrects
@@ -159,7 +159,7 @@ class Cohort:
             return {}
         clients, classes = len(plan.clients), self.federation.num_classes
         known = self.job.knows_validation
-        samples = [self.federation.labelled(client, known) for client in plan.clients.tolist()]
+        samples = [self.federation.indices(client, with_validation=known) for client in plan.clients.tolist()]
         owner = np.repeat(np.arange(clients), [len(own) for own in samples])
         cells = owner * classes + self.federation.train.y[np.concatenate(samples)]
         counts = torch.from_numpy(np.bincount(cells, minlength=clients * classes)).view(clients, classes)

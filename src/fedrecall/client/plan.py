@@ -42,7 +42,7 @@ class Plan:
 def plans_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least: int) -> Iterator[Plan]:
     """One for all clients with batches of the same sizes, the largest first; of at least `least` samples."""
     clients = np.array([task.client for task in tasks])
-    samples = federation.train_sizes(clients)
+    samples = federation.index.train_sizes(clients)
     alike = samples if job.local.partial_batch == "keep" else np.minimum(samples, job.local.batch_size)
     for size in sorted(set(alike.tolist()), reverse=True):
         rows = np.flatnonzero(alike == size)
@@ -67,7 +67,7 @@ def plan_of(
     for n, plan in own_plans.items():
         rows = np.flatnonzero(samples == n) if len(own_plans) > 1 else slice(None)
         steps[rows], weights[rows] = plan.steps, job.algorithm.weight("w", n, plan.steps)
-        own, used, start = federation.train_rows(clients[rows], n), min(n, size * plan.per_epoch), 0
+        own, used, start = federation.index.train_rows(clients[rows], n), min(n, size * plan.per_epoch), 0
         for epoch in range(-(-plan.steps // plan.per_epoch)):
             order = orders(job.seed, first.round, clients[rows], epoch, n)[:, :used]
             stop = min(start + used, positions.shape[1])

@@ -61,7 +61,7 @@ class Worker:
         self._server, self._buffers = self.server, self.buffers  # the same on the device
         self._holds_server = False
         self._checked = False
-        self._augments = federation.augments
+        self._augments = federation.transform.is_random
         self._knows_labels = job.objective.knows_labels
         needs = job.algorithm.needs | job.objective.needs
         self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
@@ -111,7 +111,7 @@ class Worker:
     def train(self, task: TrainTask) -> Update:
         """The client update: local steps from the server's model, then what the algorithm sends."""
         job = self.job
-        indices = self.federation.trained_on(task.client)
+        indices = self.federation.indices(task.client)
         state = self.client_state(task)
         self._load(state)
         self._load_frozen(state)
@@ -131,7 +131,7 @@ class Worker:
     def _finished(self, task: TrainTask, state: Tensors, steps: int, loss: float) -> Update:
         """The client's result after its last step: what it sends and keeps."""
         job, flat = self.job, self.flat
-        indices = self.federation.trained_on(task.client)
+        indices = self.federation.indices(task.client)
         local = LocalSteps(steps, task.lr, len(indices), job.optimiser)
         extra = {"fisher": self._fisher(indices)} if "fisher" in job.algorithm.needs else {}
         home = self.device.home

@@ -1,4 +1,4 @@
-"""The card of a partition: what a reader wants to know of it before trusting a result."""
+"""The card of a partition: its sizes, classes and label skew, as in `partition.json`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.data.partition import Assignment, label_counts
+from fedrecall.data.assignment import Assignment, label_counts
 from fedrecall.data.partition_draws import Ints
 from fedrecall.errors import InputError
 
@@ -17,19 +17,18 @@ MOST_LISTED = 20
 def card(
     assignment: Assignment, labels: Ints | None, num_classes: int, class_names: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The content of `partition.json`, ready for JSON. Without labels, which stay with real clients, it says
-    nothing of who has which classes.
+    """Return the content of `partition.json`. Without labels, which stay with real clients, it leaves out classes.
 
-    Sizes, classes and skew are of the clients that train; held-out clients count in `samples` and in the
-    pooled shares only.
+    Sizes, classes and skew are those of the clients that train; held-out clients count only in `samples` and in
+    the pooled shares.
 
-    classes_missing, one_class_clients: by the training samples, which are what the loss knows of a client.
-    label_skew: the mean over clients of the total variation distance, 1/2 sum_c |p_k(c) - p(c)|, between the
-    shares p_k of the classes in all that client k has (training and validation) and the shares p in all
-    assigned data. 0: every client has the same mix. At most 1 - 1/C for balanced classes: one class each.
+    classes_missing, one_class_clients: by the training samples, whose labels the loss knows.
+    label_skew: the mean over clients of the total variation distance, 1/2 sum_c |p_k(c) - p(c)|, between the class
+    shares p_k of all samples of client k (training and validation) and the class shares p of all assigned samples.
+    0: every client has the same mix. For balanced classes it is at most 1 - 1/C, with one class per client.
     class_counts: training samples of each class over all clients, in the order of class_names.
     """
-    client, training = assignment.client, assignment.clients - assignment.held_out
+    client, training = assignment.client, assignment.population
     if labels is None:
         by_class, labels, counted = False, np.zeros(len(client), np.int64), 1
     else:
@@ -57,7 +56,7 @@ def card(
 
 
 def _skew(every: Ints, train: Ints, training: int) -> dict[str, Any]:
-    """How the clients' classes differ, from their samples of each class."""
+    """Return how the clients' classes differ, from the number of samples by client and class."""
     missing = (train[:training] == 0).sum(axis=1)
     one_class = np.flatnonzero(missing == train.shape[1] - 1)
     return {

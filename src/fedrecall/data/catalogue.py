@@ -1,7 +1,7 @@
-"""The data sets that we read from files: where each comes from, under which terms, and whether it is here.
+"""The catalogue of data sets that are read from files: origin, terms, download, and state on this machine.
 
-Sizes are in bytes. The hashes are those on the pages named as `terms_from`; those of MNIST are what torchvision
-expects from the same address.
+Sizes are in bytes. The hashes are those published on the `terms_from` pages; those of MNIST are the ones that
+torchvision expects from the same address.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Protocol
 
-from fedrecall.data.download import absent_again, fetch, unpack
+from fedrecall.data.download import fetch, remove_if_failed, unpack
 from fedrecall.data.files.cifar import CIFAR10, CIFAR100
-from fedrecall.data.files.idx import FASHION_MNIST, MNIST, OtherLabelsError
-from fedrecall.data.places import data_folder, data_root
+from fedrecall.data.files.femnist import FEMNIST
+from fedrecall.data.files.idx import FASHION_MNIST, IDX_FILES, MNIST, OtherLabelsError
+from fedrecall.data.places import data_root
 from fedrecall.errors import InputError, nearest
 
 CIFAR_PAGE = "https://www.cs.toronto.edu/~kriz"
@@ -25,12 +26,12 @@ MNIST_PAGE = "https://ossci-datasets.s3.amazonaws.com/mnist"
 FASHION_PAGE = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 FASHION_REPOSITORY = "https://github.com/zalandoresearch/fashion-mnist"
 SHIPPED_SHA256 = "3da019ceeb7abd8aa6e70b9276ae4676ca172d83b9bde8330e4a533cfb0b054e"
-README_ROOM = 2**20  # archives hold a little more than the data
+README_ROOM = 2**20  # for the few files in an archive beside the data
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file at a publisher's."""
+    """A file on a publisher's server."""
 
     url: str
     md5: str
@@ -41,55 +42,47 @@ class Download:
         return self.url.rsplit("/", 1)[1]
 
 
-class Files(Protocol):
-    """How a reader finds and checks its files."""
+def idx_downloads(page: str, *hashes_and_sizes: tuple[str, int]) -> tuple[Download, ...]:
+    """Return the four compressed idx files on a page; MD5 and size are in the order of `IDX_FILES`."""
+    return tuple(
+        Download(f"{page}/{name}.gz", md5, size) for name, (md5, size) in zip(IDX_FILES, hashes_and_sizes)
+    )
+
+
+class DataFiles(Protocol):
+    """The files of a data set in its publisher's layout."""
 
     def locate(self, folder: str | Path | None) -> Path:
-        """The folder they should be in; an error if there is none."""
+        """Return the folder they should be in, or raise an `InputError` if there is none."""
 
     def file_names(self) -> list[str]:
-        """Names or patterns, any of which says that the data set is meant to be here."""
+        """Return names or patterns; the data set is missing if no file matches one."""
 
     def check(self, folder: str | Path | None = None) -> None:
-        """Read them; the first that is missing or damaged is an error that names it."""
+        """Raise an `InputError` that names the first missing or damaged file."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set that can be here."""
+    """A data set of the catalogue."""
 
     name: str
     content: str
     terms: str
     terms_from: str
-    files: Files
+    files: DataFiles
     unpacked_size: int
     downloads: tuple[Download, ...] = ()
-    unpacked_in: str = ""  # the folder below the data folder that the archives are unpacked in
-    otherwise: str = ""  # where it comes from if not by download
+    unpacked_in: str = ""  # the folder below the data root that the archives are unpacked in
+    otherwise: str = ""  # where it comes from if it is not downloaded
 
     @property
     def download_size(self) -> int:
         return sum(download.size for download in self.downloads)
 
 
-class LeafFiles:
-    """FEMNIST's JSON files, which are only looked for: they may be gigabytes, and the reader checks them."""
-
-    def locate(self, folder: str | Path | None) -> Path:
-        return data_folder("femnist", folder, "femnist/data", "femnist", "data")
-
-    def file_names(self) -> list[str]:
-        return ["train/*.json", "test/*.json"]
-
-    def check(self, folder: str | Path | None = None) -> None:
-        for pattern in self.file_names():
-            if not any(self.locate(folder).glob(pattern)):
-                raise InputError(f"there is no file {pattern} in {self.locate(folder)}.")
-
-
 class ShippedFile:
-    """The embedded data set."""
+    """The file of the embedded data set."""
 
     def locate(self, folder: str | Path | None) -> Path:
         return Path(str(resources.files("fedrecall") / "data"))
@@ -143,11 +136,12 @@ ENTRIES = (
         files=MNIST,
         unpacked_size=54_950_048,
         unpacked_in="mnist",
-        downloads=(
-            Download(f"{MNIST_PAGE}/train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
-            Download(f"{MNIST_PAGE}/train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", 28_881),
-            Download(f"{MNIST_PAGE}/t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", 1_648_877),
-            Download(f"{MNIST_PAGE}/t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", 4_542),
+        downloads=idx_downloads(
+            MNIST_PAGE,
+            ("f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
+            ("d53e105ee54ea40749a09fcbcd1e9432", 28_881),
+            ("9fb629c4189551a2d022fa330f9573f3", 1_648_877),
+            ("ec29112dd5afa0611ce80d1b7f02629c", 4_542),
         ),
     ),
     Entry(
@@ -158,11 +152,12 @@ ENTRIES = (
         files=FASHION_MNIST,
         unpacked_size=54_950_048,
         unpacked_in="fashion-mnist",
-        downloads=(
-            Download(f"{FASHION_PAGE}/train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880),
-            Download(f"{FASHION_PAGE}/train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe", 29_515),
-            Download(f"{FASHION_PAGE}/t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79", 4_422_102),
-            Download(f"{FASHION_PAGE}/t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310", 5_148),
+        downloads=idx_downloads(
+            FASHION_PAGE,
+            ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880),
+            ("25c81989df183df01b3e8a0aad5dffbe", 29_515),
+            ("bef4ecab320f06d8554ea6380940ec79", 4_422_102),
+            ("bb300cfdad3c16e7a12a480ee83cd310", 5_148),
         ),
     ),
     Entry(
@@ -170,7 +165,7 @@ ENTRIES = (
         content="800,000 handwritten digits and letters, 28 x 28, of 3,500 writers",
         terms="BSD-2-Clause (LEAF)",
         terms_from="https://github.com/TalwalkarLab/leaf/blob/master/LICENSE.md",
-        files=LeafFiles(),
+        files=FEMNIST,
         unpacked_size=0,
         otherwise="not downloaded by us: the scripts of https://github.com/TalwalkarLab/leaf make it, "
         "or the extra hf reads it from Hugging Face",
@@ -186,7 +181,7 @@ def find(name: str) -> Entry:
 
 
 def state(entry: Entry, folder: str | Path | None = None) -> str:
-    """'here', 'missing', or 'damaged: ' and a sentence that names the file. Every file is read."""
+    """Read every file and return "here", "missing", or "damaged: " with a sentence that names the file."""
     try:
         place = entry.files.locate(folder)
     except InputError:
@@ -196,7 +191,7 @@ def state(entry: Entry, folder: str | Path | None = None) -> str:
     try:
         entry.files.check(folder)
     except OtherLabelsError as error:
-        # Loose files may be another data set's of the same layout, which is then no damage.
+        # Files directly in the data root may belong to another data set of the same layout.
         return "missing" if place == data_root(folder) else f"damaged: {error}"
     except InputError as error:
         return f"damaged: {error}"
@@ -204,13 +199,13 @@ def state(entry: Entry, folder: str | Path | None = None) -> str:
 
 
 def obtain(entry: Entry, folder: str | Path | None = None, *, progress: bool = False) -> Path:
-    """Download and unpack a data set below `folder`, unless it is there and intact; returns where it lies."""
+    """Download and unpack a data set below `folder`, unless it is there and intact; return its folder."""
     if state(entry, folder) == "here":
         return entry.files.locate(folder)
     if not entry.downloads:
         raise InputError(f"{entry.name} is {entry.otherwise}.")
     target = data_root(folder) / entry.unpacked_in
-    with absent_again(target):
+    with remove_if_failed(target):
         download_and_unpack(entry, target, progress=progress)
     if (found := state(entry, folder)) != "here":
         raise InputError(f"{entry.name} was downloaded to {target}, but is {found}")
@@ -218,7 +213,7 @@ def obtain(entry: Entry, folder: str | Path | None = None, *, progress: bool = F
 
 
 def download_and_unpack(entry: Entry, target: Path, *, progress: bool) -> None:
-    """All archives, then all files; an archive that was there before stays there."""
+    """Download all archives, then unpack them; delete the archives that were not there before."""
     archives, new = [], []
     try:
         for part in entry.downloads:
@@ -231,5 +226,5 @@ def download_and_unpack(entry: Entry, target: Path, *, progress: bool) -> None:
             unpack(archive, target, entry.unpacked_size + README_ROOM)
     finally:
         for archive in new:
-            with contextlib.suppress(OSError):  # what went wrong before says more
+            with contextlib.suppress(OSError):  # an earlier error says more
                 archive.unlink()

@@ -1,4 +1,4 @@
-"""Files from the network: downloaded against a known hash, unpacked within bounds, and never left half done."""
+"""Downloads that are checked by hash, unpacked within bounds, and leave nothing incomplete behind."""
 
 from __future__ import annotations
 
@@ -33,13 +33,17 @@ def fetch(
     *,
     progress: bool = False,
 ) -> Path:
-    """The file at `url`, in `target_folder`; a file of the right hash that is there already is not downloaded.
+    """Download `url` into `target_folder` unless the file is there with the right hash; return its path.
 
     `known_hash` is `md5:..` or `sha256:..`. At most `most_bytes` are written.
     """
-    import pooch  # type: ignore[import-untyped]  # brings requests along: not for those who only list what there is
+    import pooch  # type: ignore[import-untyped]  # imports requests, which listing data sets does not need
 
-    with absent_again(target_folder), quiet(pooch.get_logger()), download_bar(file_name, shown=progress) as bar:
+    with (
+        remove_if_failed(target_folder),
+        quiet(pooch.get_logger()),
+        download_bar(file_name, shown=progress) as bar,
+    ):
         receive = bounded_download(most_bytes, bar)
         try:
             return Path(pooch.retrieve(url, known_hash, file_name, target_folder, downloader=receive))
@@ -47,14 +51,14 @@ def fetch(
             raise
         except OSError as error:
             raise InputError(f"{file_name}: {what_failed(error, url, target_folder)}") from None
-        except ValueError:  # pooch's, of a wrong hash
+        except ValueError:  # from pooch: a wrong hash
             raise InputError(
                 f"{file_name}: what {url} sent does not have the hash {known_hash}; {BY_HAND}"
             ) from None
 
 
 def what_failed(error: OSError, url: str, folder: Path) -> str:
-    """The end of a sentence about an error of requests, or of the disk."""
+    """Return the end of a sentence about an error of requests, or of the disk."""
     from requests import exceptions
 
     if not isinstance(error, exceptions.RequestException):
@@ -73,10 +77,10 @@ def what_failed(error: OSError, url: str, folder: Path) -> str:
 
 
 def bounded_download(most_bytes: int, bar: Any) -> Any:
-    """A downloader for pooch that stops when the server sends too much."""
+    """Return a downloader for pooch that stops when the server sends too much."""
     import pooch
 
-    # Otherwise a server may compress on the way, or requests may unpack: the hash is of the file as it lies there.
+    # The hash is of the stored file, so neither may the server compress it nor requests unpack it.
     headers = {"Accept-Encoding": "identity"}
     download = pooch.HTTPDownloader(progressbar=bar, chunk_size=PIECE, timeout=TIMEOUT, headers=headers)
 
@@ -89,7 +93,7 @@ def bounded_download(most_bytes: int, bar: Any) -> Any:
 
 
 class Bounded:
-    """A file of which at most `most` bytes are read or written."""
+    """A file of which at most `most` bytes can be read or written."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, most: int, complaint: str) -> None:
         self.file, self.left, self.complaint = file, most, complaint
@@ -111,18 +115,18 @@ class Bounded:
 
 
 def unpack(archive: Path, folder: Path, most_bytes: int) -> None:
-    """Unpack a `.tar.gz` into `folder`, or a `.gz` as the file of its name there; after an error nothing is there.
+    """Unpack a `.tar.gz`, or the one file of a `.gz`, into `folder`; an error leaves nothing there.
 
-    Of a tar archive only plain files and folders below `folder` are taken: any other member is an error.
+    A tar archive may only have plain files and folders below `folder`; any other member is an error.
     """
-    with absent_again(folder):
+    with remove_if_failed(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with ScratchFolder("unpacking", folder) as beside:
-                inside = beside.path / "unpacked"
+            with ScratchFolder("unpacking", folder) as scratch:
+                inside = scratch.path / "unpacked"
                 inside.mkdir()
                 unpack_to(inside, archive, most_bytes)
-                put_in_place(inside, folder)
+                move_files(inside, folder)
         except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
             raise InputError(f"{archive} is damaged: {error}.") from None
         except OSError as error:
@@ -136,7 +140,7 @@ def unpack_to(folder: Path, archive: Path, most_bytes: int) -> None:
             copy(Bounded(stream, most_bytes, too_much), folder / archive.stem)
             return
         bounded = Bounded(stream, most_bytes + TAR_ROOM, too_much)
-        # As a stream, because seeking in a compressed file starts from its beginning, and would not be counted.
+        # As a stream: seeking in a compressed file starts again at its beginning, uncounted.
         with tarfile.open(fileobj=bounded, mode="r|") as tar:  # type: ignore[call-overload]
             left = most_bytes
             for member in tar:
@@ -144,7 +148,7 @@ def unpack_to(folder: Path, archive: Path, most_bytes: int) -> None:
                 if left < 0:
                     raise InputError(too_much)
                 unpack_member(tar, member, folder, archive)
-        while bounded.read(PIECE):  # to the checksum at the end
+        while bounded.read(PIECE):  # the checksum is at the end
             pass
 
 
@@ -164,12 +168,12 @@ def unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, a
 
 
 def is_inside(name: str) -> bool:
-    """Whether a member's name stays below the folder, on any system.
+    """Return whether a member's name stays below the folder on every system.
 
     >>> [is_inside(name) for name in ("a/b.bin", "../b", "/b", "a/../../b", "..\\\\b", "C:b")]
     [True, False, False, False, False, False]
     """
-    windows = PureWindowsPath(name)  # splits at both kinds of slashes
+    windows = PureWindowsPath(name)  # splits at both slashes
     return not (PurePosixPath(name).is_absolute() or windows.drive or windows.root or ".." in windows.parts)
 
 
@@ -178,18 +182,17 @@ def copy(source: Any, path: Path) -> None:
         shutil.copyfileobj(source, file, PIECE)
 
 
-def put_in_place(unpacked: Path, folder: Path) -> None:
-    """Move file by file, so that what else is in the folders stays."""
-    files = [path for path in unpacked.rglob("*") if path.is_file()]
-    for path in files:
+def move_files(unpacked: Path, folder: Path) -> None:
+    """Move the files one by one, so that other files in the folders stay."""
+    for path in [path for path in unpacked.rglob("*") if path.is_file()]:
         target = folder / path.relative_to(unpacked)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.replace(target)
 
 
 @contextmanager
-def absent_again(folder: Path) -> Iterator[None]:
-    """After an error, a folder that was not there before is not there, if it is empty."""
+def remove_if_failed(folder: Path) -> Iterator[None]:
+    """After an error, remove the folder and its parents if they are empty and did not exist before."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
@@ -202,7 +205,7 @@ def absent_again(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def quiet(logger: logging.Logger) -> Iterator[None]:
-    """Pooch tells of every download; we show a bar or nothing."""
+    """Silence pooch's log lines about downloads."""
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
@@ -211,8 +214,8 @@ def quiet(logger: logging.Logger) -> Iterator[None]:
         logger.setLevel(level)
 
 
-class Bar:
-    """What pooch calls while it downloads, shown by rich."""
+class DownloadBar:
+    """A progress bar of rich with the methods that pooch calls."""
 
     def __init__(self, bar: Progress, title: str) -> None:
         self.bar, self.task = bar, bar.add_task(title, total=None)
@@ -229,9 +232,9 @@ class Bar:
 
 
 @contextmanager
-def download_bar(title: str, *, shown: bool) -> Iterator[Bar | bool]:
-    """A bar on a terminal; elsewhere, or when not asked for, pooch's word for none."""
-    from rich.console import Console  # not for those who only list what there is
+def download_bar(title: str, *, shown: bool) -> Iterator[DownloadBar | bool]:
+    """Yield a progress bar if asked for and on a terminal, else False, which pooch takes for none."""
+    from rich.console import Console  # listing data sets does not need it
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
@@ -240,4 +243,4 @@ def download_bar(title: str, *, shown: bool) -> Iterator[Bar | bool]:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
-        yield Bar(bar, title)
+        yield DownloadBar(bar, title)

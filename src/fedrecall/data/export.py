@@ -1,4 +1,4 @@
-"""A federation as files, one per client, so that the nodes of a deployment can be given skewed data."""
+"""Export a federation as one file per client, for the nodes of a deployment."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from fedrecall.data.federation import Federation
 
 
 def export_clients(federation: Federation, folder: Path) -> list[Path]:
-    """`client-0007.npz` for each client, with its own samples and labels, and `test.npz` for everyone.
+    """Write `client-0007.npz` and so on with each client's samples and labels, and `test.npz`; return the paths.
 
-    The arrays are as they are stored: images uint8 (N, H, W, C). A held-out client's samples are all for training.
+    The arrays are written as they are stored, images as uint8 (N, H, W, C). All samples of held-out clients are
+    training samples.
     """
     width = len(str(len(federation) - 1))
     written = []
     for client in range(len(federation)):
         arrays = arrays_of(federation, client)
-        written.append(save(folder / f"client-{client:0{width}d}.npz", federation, arrays))
+        written.append(save_client(folder / f"client-{client:0{width}d}.npz", federation, arrays))
     if federation.test is not None:
         arrays = {"x_test": federation.test.x, "y_test": federation.test.y}
-        written.append(save(folder / "test.npz", federation, arrays))
+        written.append(save_client(folder / "test.npz", federation, arrays))
     return written
 
 
 def arrays_of(federation: Federation, client: int) -> dict[str, np.ndarray]:
-    """A client's own samples and labels."""
+    """Return a client's own samples and labels."""
     train, validation = federation.train_indices(client), federation.validation_indices(client)
     x, y = federation.train.x, federation.train.y
     return {
@@ -38,7 +39,7 @@ def arrays_of(federation: Federation, client: int) -> dict[str, np.ndarray]:
     }
 
 
-def save(path: Path, federation: Federation, arrays: dict[str, np.ndarray]) -> Path:
-    with replace_file(path) as beside:
-        np.savez_compressed(beside, **arrays, class_names=np.array(federation.class_names))  # type: ignore[arg-type]
+def save_client(path: Path, federation: Federation, arrays: dict[str, np.ndarray]) -> Path:
+    with replace_file(path) as temporary:
+        np.savez_compressed(temporary, **arrays, class_names=np.array(federation.class_names))  # type: ignore[arg-type]
     return path

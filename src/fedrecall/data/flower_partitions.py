@@ -1,4 +1,4 @@
-"""Partitions to and from `flwr-datasets`: its partitioners as ours, ours as one of its. Needs the extra `hf`."""
+"""Adapters between our partitions and the partitioners of `flwr-datasets`. Needs the extra `hf`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
+from fedrecall.data.assignment import Assignment
 from fedrecall.data.federation import Federation
-from fedrecall.data.partition import Assignment, HeldOut, Ids, Partition, Seed, Validation
+from fedrecall.data.partition import HeldOut, Ids, Partition, Seed, Validation
 from fedrecall.data.partition_draws import Ints
-from fedrecall.data.sources.huggingface import column, needed
+from fedrecall.data.sources.huggingface import needed
+from fedrecall.data.sources.huggingface_columns import column
 from fedrecall.errors import InputError
 
 ROW = "fedrecall_row"
@@ -21,11 +23,11 @@ PARTS = ("all", "train", "validation")
 
 @dataclass(frozen=True)
 class FlowerPartition(Partition):
-    """Who has what as a partitioner of `flwr_datasets` says: partition k is client k.
+    """The partition made by a partitioner of `flwr_datasets`: its partition k is client k.
 
     The partitioner sees the labels in a column `label` and the client ids, if the data have them, in a column
-    `id_column`: `FlowerPartition(NaturalIdPartitioner(partition_by="id"))`. It draws with its own seed; ours is
-    for the choice of the validation samples. A copy of it is used, so that `assign` gives the same every time.
+    `id_column`: `FlowerPartition(NaturalIdPartitioner(partition_by="id"))`. It draws with its own seed; `seed` is
+    for the choice of the validation samples. A copy of it is used, so that `assign` always returns the same.
     """
 
     partitioner: Any
@@ -47,7 +49,7 @@ class FlowerPartition(Partition):
         return samples, sizes
 
     def _rows(self, labels: Ints, ids: Ids) -> list[Ints]:
-        """The samples of each partition."""
+        """Return the samples of each partition."""
         name = type(self.partitioner).__name__
         if not isinstance(self.partitioner, needed("flwr_datasets.partitioner", "FlowerPartition").Partitioner):
             raise InputError(f"the partitioner is of type {name}; one of flwr_datasets was expected")
@@ -60,7 +62,7 @@ class FlowerPartition(Partition):
         partitioner.dataset = needed("datasets", "FlowerPartition").Dataset.from_dict(columns)
         try:
             parts = [partitioner.load_partition(k) for k in range(partitioner.num_partitions)]
-        except (ValueError, KeyError, TypeError) as error:  # how partitioners refuse data
+        except (ValueError, KeyError, TypeError) as error:  # raised by partitioners that refuse the data
             raise InputError(f"{name}: {' '.join(str(error).split())}") from error
         if not parts or any(ROW not in part.column_names for part in parts):
             raise InputError(f"{name}: it does not split the data by rows, so its partitions are not clients")
@@ -68,15 +70,15 @@ class FlowerPartition(Partition):
 
 
 def as_flower_partitioner(source: Federation | Assignment, part: str = "all", label: str = "label") -> Any:
-    """A partitioner of `flwr_datasets` whose partition k is what client k has, in the order of the data.
+    """Return a partitioner of `flwr_datasets` whose partition k has the samples of client k, in their order.
 
     For `FederatedDataset(dataset=.., shuffle=False, partitioners={"train": as_flower_partitioner(federation)})`.
-    Its rows must be the training samples in the order that was partitioned, hence `shuffle=False`. That is
-    checked: for a federation by the classes in the column `label`; for an assignment, which has none, by the
-    number of rows, and rows that were shuffled or selected are refused (`flatten_indices()` makes them new data).
+    The rows must be the training samples in the order that was partitioned, hence `shuffle=False`. This is
+    checked: for a federation by the classes in the column `label`; for an assignment, which has no classes, by the
+    number of rows, and shuffled or selected rows are refused (`flatten_indices()` turns them into new data).
 
     part: "all" | "train" | "validation" of the client's samples. Held-out clients are the last partitions, with
-    all that they have in "train"; samples without a client are in no partition.
+    all their samples in "train"; samples without a client are in no partition.
     """
     if part not in PARTS:
         raise InputError(f"part is {part!r}; one of {', '.join(PARTS)} was expected")
@@ -105,7 +107,7 @@ def as_flower_partitioner(source: Federation | Assignment, part: str = "all", la
 
 
 def check_rows(dataset: Any, count: int, labels: np.ndarray | None, label: str) -> None:
-    """That the data are those that were partitioned, in their order, as far as can be seen."""
+    """Raise an `InputError` if the data are visibly not those that were partitioned, or not in their order."""
     if len(dataset) != count:
         raise InputError(f"the data have {len(dataset)} rows, but {count} samples were partitioned")
     if labels is None:
@@ -113,7 +115,7 @@ def check_rows(dataset: Any, count: int, labels: np.ndarray | None, label: str) 
     elif label not in dataset.column_names:
         raise InputError(f"the data have no column {label!r}; say with label= which has the classes")
     else:
-        # Classes may be names there and numbers here; both are in the order of the names, or of the numbers.
+        # Classes may be names there and numbers here; both are numbered in sorted order.
         ours, theirs = (np.unique(y, return_inverse=True)[1] for y in (labels, column(dataset, label)))
         shuffled = not np.array_equal(ours, theirs)
     if shuffled:

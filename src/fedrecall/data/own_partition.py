@@ -1,4 +1,4 @@
-"""A partition by a function of the user's own."""
+"""Partitions by a user's function."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fedrecall.errors import InputError, short_repr
 
 @dataclass(frozen=True)
 class SplitFunction(PlainFunction, Partition):
-    """The function says the client of each sample: clients count from 0, and -1 is nobody.
+    """A partition by a function that returns the client of each sample, from 0, or -1 for no client.
 
-    It is called with the labels, the number of classes, a generator of this partition's seed, and its options.
+    It is called with the labels, the number of classes, a generator seeded by this partition, and its options.
 
     >>> def halves(labels, num_classes, rng):
     ...     return (labels >= num_classes // 2).astype(int)
@@ -33,12 +33,12 @@ class SplitFunction(PlainFunction, Partition):
     held_out: HeldOut = 0
 
     def deal(self, rng: Generator, labels: Ints, num_classes: int, ids: Ids) -> tuple[Ints, Ints]:
-        # A copy: who sorts the labels in place must not change the data.
+        # A copy, because a function that sorts the labels in place must not change the data.
         client = self._checked(self.function(labels.copy(), num_classes, rng, **self.options), len(labels))
         sizes = np.bincount(client[client >= 0])
         if not sizes.all():
             raise InputError(
-                f"{self._said}: client {sizes.argmin()} of {len(sizes)} has no samples; clients from 0 on, each "
+                f"{self._title}: client {sizes.argmin()} of {len(sizes)} has no samples; clients from 0 on, each "
                 "with at least one, were expected"
             )
         samples = np.argsort(client, kind="stable")
@@ -48,18 +48,18 @@ class SplitFunction(PlainFunction, Partition):
         client = np.asarray(returned)
         if client.shape != (samples,) or client.dtype.kind not in "iu":
             raise InputError(
-                f"{self._said} returned {short_repr(returned)}; an array with a client's number for each of "
+                f"{self._title} returned {short_repr(returned)}; an array with a client's number for each of "
                 f"{samples} samples was expected"
             )
         if client.min() < -1 or client.max() < 0 or client.max() >= samples:
             raise InputError(
-                f"{self._said} returned numbers from {client.min()} to {client.max()}; clients from 0 on were "
+                f"{self._title} returned numbers from {client.min()} to {client.max()}; clients from 0 on were "
                 "expected, and -1 for samples that nobody gets"
             )
         return client.astype(np.int64)
 
     @property
-    def _said(self) -> str:
+    def _title(self) -> str:
         return f"partition {self.name!r}"
 
 

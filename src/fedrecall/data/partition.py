@@ -1,30 +1,28 @@
-"""Who has what: each training sample goes to one client, as training or as validation data.
+"""Partitions: rules that assign each training sample to one client, as training or as validation data.
 
-A partition is a small frozen description, `Dirichlet(alpha=0.1, clients=100)`. Its `assign` makes an
-`Assignment` of the labels, and depends on nothing but the partition's fields, the labels and the ids.
+A partition is a small frozen dataclass such as `Dirichlet(alpha=0.1, clients=100)`. Its `assign` returns an
+`Assignment` that depends only on the partition's fields, the labels and the ids.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
 
-from fedrecall.atomic_files import replace_file
+from fedrecall.data.assignment import Assignment
 from fedrecall.data.partition_draws import Ints, dirichlet_shares, draw_classes, samples_of
 from fedrecall.errors import InputError
 from fedrecall.options import LARGEST_WHOLE
 
 Ids = NDArray[Any] | None
 
-# What the partitions' keys mean, said once; `fedrecall recipes show --defaults` prints it.
+# The options of several partitions, with the meanings that `fedrecall recipes show --defaults` prints.
 Alpha = Annotated[float, "concentration: the smaller, the fewer classes a client has"]
 Clients = Annotated[int, "number of clients, the held-out ones included"]
 Validation = Annotated[float, "the share of each client's samples that is kept for validation"]
@@ -36,54 +34,14 @@ STREAM = 0x70617274  # "part": keeps these draws apart from other uses of an equ
 MOST_TRIES = 1000
 
 
-@dataclass(frozen=True, eq=False)
-class Assignment:
-    """The client of each training sample, and which samples are kept for validation.
-
-    client: int32 per sample, -1 where unassigned. validation: bool per sample.
-    clients: how many there are, the held-out ones included. held_out: that many last ids never train.
-    """
-
-    client: NDArray[np.int32]
-    validation: NDArray[np.bool_]
-    clients: int
-    held_out: int = 0
-
-    def save(self, folder: Path | str, class_counts: Ints | None = None) -> None:
-        """Write `partition.npz` into `folder`, and with it the training samples of each class at each client.
-
-        A reader of the folder has no labels; the counts tell it who has which classes.
-        """
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        counts = {} if class_counts is None else {"class_counts": class_counts.astype(np.int32)}
-        with replace_file(Path(folder) / "partition.npz") as beside:
-            np.savez_compressed(beside, client=self.client, validation=self.validation, **counts)  # type: ignore[arg-type]
-
-    def digest(self) -> str:
-        """SHA-256 of who has what: equal partitions have equal digests on every machine."""
-        content = self.client.astype("<i4").tobytes() + self.validation.astype(np.uint8).tobytes()
-        return hashlib.sha256(content).hexdigest()
-
-
-def label_counts(client: Ints, labels: Ints, clients: int, num_classes: int) -> NDArray[np.int64]:
-    """Samples of each class at each client, [clients, classes]; samples of client -1 are left out.
-
-    >>> label_counts(np.array([0, 0, 1, -1]), np.array([2, 2, 0, 1]), clients=2, num_classes=3).tolist()
-    [[0, 0, 2], [1, 0, 0]]
-    """
-    assigned = client >= 0
-    cell = client[assigned].astype(np.int64) * num_classes + labels[assigned].astype(np.int64)
-    return np.bincount(cell, minlength=clients * num_classes).reshape(clients, num_classes)
-
-
 class Partition:
-    """What all partitions share. A new one is a frozen dataclass with these fields, its own, and `deal`."""
+    """The base of all partitions. A new one is a frozen dataclass with these fields, its own, and `deal`."""
 
     recipe_section: ClassVar[str] = "partition"
     validation: float = 0.1
     seed: int = 0
     held_out: int = 0
-    clients: int | None = None  # None: known only when the data are
+    clients: int | None = None  # None: the data decide
     split: str = "shuffled"
 
     def __post_init__(self) -> None:
@@ -93,15 +51,15 @@ class Partition:
             _check_held_out(self.held_out, self.clients)
 
     def description(self) -> dict[str, Any]:
-        """What else is to be said of it than its plain settings."""
+        """Return what describes it besides its plain settings."""
         return {}
 
     def deal(self, rng: Generator, labels: Ints, num_classes: int, ids: Ids) -> tuple[Ints, Ints]:
-        """The clients' samples one client after the other, in the order drawn, and each client's size."""
+        """Return the samples client by client, each client's in the order drawn, and the size of each client."""
         raise NotImplementedError
 
     def assign(self, labels: Ints, num_classes: int, ids: Ids = None) -> Assignment:
-        """Give each sample its client, and each client its validation samples. `ids` is for `Natural`."""
+        """Assign samples to clients and choose each client's validation samples. `ids` is for `Natural`."""
         labels = _checked(labels, num_classes)
         rng = default_rng(SeedSequence([self.seed, STREAM]))
         samples, sizes = self.deal(rng, labels, num_classes, ids)
@@ -122,9 +80,9 @@ class Partition:
 class Dirichlet(Partition):
     """Clients of equal size, each with class shares q_k ~ Dir(alpha, .., alpha) over the C classes.
 
-    Clients are filled in turn with floor(n / K) draws without replacement; a class that is used up leaves
-    q_k. The n - K floor(n / K) left-over samples stay unassigned. `split` is "shuffled", or "draw_order": a
-    client's last draws are its validation data, so a class that ran out meanwhile is rare there.
+    Clients are filled in turn with floor(n / K) draws without replacement; a class that is used up leaves q_k. The
+    n - K floor(n / K) left-over samples stay unassigned. `split` is "shuffled" or "draw_order": a client's last
+    draws are its validation data, so a class that ran out in between is rare there.
 
     >>> labels = np.arange(1000) % 10
     >>> assignment = Dirichlet(alpha=0.1, clients=10, validation=0.1, seed=0).assign(labels, num_classes=10)
@@ -171,7 +129,7 @@ class Classwise(Partition):
         return samples_of(rng, drawn, labels), counts.sum(axis=1)
 
     def _cut(self, rng: Generator, per_class: Ints) -> Ints:
-        """Samples of each class at each client, [clients, classes]."""
+        """Draw the number of samples of each class at each client, [clients, classes]."""
         for _ in range(MOST_TRIES):
             shares = dirichlet_shares(rng, self.alpha, (len(per_class), self.clients))
             cuts = np.rint(np.cumsum(shares, axis=1) * per_class[:, None]).astype(np.int64)
@@ -205,8 +163,8 @@ class Iid(Partition):
 class Shards(Partition):
     """Sorted by label, cut into equal shards, and dealt out at random: few classes at each client.
 
-    McMahan et al., AISTATS 2017, arXiv 1602.05629. Left-over samples stay unassigned; they are taken out at
-    random before sorting, so that the last class does not pay for all of them.
+    McMahan et al., AISTATS 2017, arXiv 1602.05629. Left-over samples stay unassigned; they are removed at random
+    before sorting, so that they do not all come from the last class.
     """
 
     clients: Clients = 100
@@ -259,14 +217,14 @@ PARTITIONS: dict[str, type[Partition]] = {
 
 
 def describe_partition(partition: Partition) -> dict[str, Any]:
-    """Its name and settings, as a recipe says them."""
+    """Return the name and settings of a partition as in a recipe."""
     names = {kind: name for name, kind in PARTITIONS.items()}
     plain = {key: value for key, value in vars(partition).items() if isinstance(value, str | int | float | None)}
     return {"name": names.get(type(partition), type(partition).__qualname__), **plain, **partition.description()}
 
 
 def _numbered(ids: Ids, samples: int) -> Ints:
-    """Each sample's client: the place of its id among the sorted ids."""
+    """Return each sample's client: the position of its id among the sorted ids."""
     if ids is None:
         raise InputError(
             "partition.name is natural but this data set has no client ids; choose data that has them, "

@@ -1,4 +1,4 @@
-"""The draws behind the partitions: class shares, classes without replacement, and samples of them."""
+"""The random draws of partitions: class shares, classes without replacement, and samples of classes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Floats = NDArray[np.float64]
 
 
 def dirichlet_shares(rng: Generator, alpha: float, shape: tuple[int, int]) -> Floats:
-    """Rows drawn from Dir(alpha, .., alpha).
+    """Draw rows from Dir(alpha, .., alpha).
 
-    Gammas are drawn as logarithms, G(alpha) = G(alpha + 1) U^(1 / alpha): plain ones underflow to 0 / 0 at a
-    small alpha, and `Generator.dirichlet` rounds small shares to zero more often in the later entries.
+    Gammas are drawn as logarithms, G(alpha) = G(alpha + 1) U^(1 / alpha): plain ones underflow to 0 / 0 at small
+    alpha, and `Generator.dirichlet` rounds small shares to zero more often in the later entries.
     """
-    alpha = max(alpha, 1e-300)  # below, a draw is one class in any case, and 1 / alpha overflows
+    alpha = max(alpha, 1e-300)  # below this, 1 / alpha overflows, and a draw is one class anyway
     log_gamma = np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha
     gamma = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
     shares: Floats = gamma / gamma.sum(axis=1, keepdims=True)
@@ -26,10 +26,10 @@ def dirichlet_shares(rng: Generator, alpha: float, shape: tuple[int, int]) -> Fl
 
 
 def draw_classes(rng: Generator, q: Floats, left: Ints, size: int) -> Ints:
-    """`size` classes by q, none more often than `left` of it: what one-by-one draws give, in their order.
+    """Draw `size` classes with probabilities q, none more often than `left` of it, in the order of single draws.
 
-    Many draws are made at once. Leaving out those of a class that was used up by then, and drawing again for
-    them, is the same as drawing from the renormalised rest.
+    Many draws are made at once. Dropping draws of a class that is used up by then, and drawing again in their
+    place, is the same as drawing from the renormalised rest.
     """
     left, parts = left.copy(), []
     while size > 0:
@@ -38,7 +38,7 @@ def draw_classes(rng: Generator, q: Floats, left: Ints, size: int) -> Ints:
             part = rng.choice(len(q), size, p=p / p.sum())
             for c in np.flatnonzero(np.bincount(part, minlength=len(q)) > left):
                 part = np.delete(part, np.flatnonzero(part == c)[left[c] :])
-        else:  # q underflowed to zero in all that remain: each remaining sample is as likely as any other
+        else:  # q underflowed to zero in all remaining classes: all remaining samples are equally likely
             part = rng.permutation(np.repeat(np.arange(len(q)), rng.multivariate_hypergeometric(left, size)))
         left -= np.bincount(part, minlength=len(q))
         size -= len(part)
@@ -47,7 +47,7 @@ def draw_classes(rng: Generator, q: Floats, left: Ints, size: int) -> Ints:
 
 
 def samples_of(rng: Generator, drawn: Ints, labels: Ints) -> Ints:
-    """A random sample of the class for each entry of `drawn`, none twice."""
+    """Return a random sample of its class for each entry of `drawn`, none twice."""
     mixed = rng.permutation(len(labels))
     by_class = mixed[np.argsort(labels[mixed], kind="stable")]
     label = labels[by_class]

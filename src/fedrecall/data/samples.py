@@ -1,6 +1,6 @@
 """Samples and labels in memory-mapped files, from which batches are gathered.
 
-The files are plain `.npy`. Every process of a run maps the same pages, so the data is in memory once.
+The files are plain `.npy`. All processes of a run map the same pages, so the data is in memory once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from fedrecall.atomic_files import explain_write_errors
-from fedrecall.errors import InputError
 
 PIECE = 2**22  # bytes that are digested at a time
-MOST_DIGESTED = 2**30
-POPULATE_READ = 22  # of Linux's mman.h; Python has no name for it
+MOST_DIGESTED = 2**30  # bytes
+POPULATE_READ = 22  # MADV_POPULATE_READ in Linux's mman.h; Python has no name for it
 
 
 class Samples:
@@ -29,7 +28,7 @@ class Samples:
 
     def __init__(self, x_path: Path, y_path: Path) -> None:
         self.x_path, self.y_path = x_path, y_path
-        # Copy-on-write, because torch wants writable memory; nothing is ever written.
+        # Copy-on-write, because torch wants writable memory; nothing is ever written to it.
         self.x: np.ndarray = np.load(x_path, mmap_mode="c", allow_pickle=False)
         self.y: np.ndarray = np.load(y_path, mmap_mode="c", allow_pickle=False)
         self._rows = torch.from_numpy(self.x)
@@ -42,11 +41,14 @@ class Samples:
         return len(self.y)
 
     def map_pages(self) -> None:
-        """All at once, a tenth of a second a gigabyte. Else each page costs a fault when it is first read: a fifth
-        of the round of a small model with new clients in every round."""
+        """Map all pages at once, which takes a tenth of a second per gigabyte.
+
+        Otherwise each page costs a fault when it is first read: a fifth of the time of a round with a small model
+        and new clients in every round.
+        """
         if sys.platform == "linux" and isinstance(self.x.base, mmap.mmap):
             memory = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
-            if self.x.nbytes < memory / 4:  # more may have to come from the disk, and go again
+            if self.x.nbytes < memory / 4:  # a larger file may not stay in memory
                 with contextlib.suppress(OSError):  # before Linux 5.14
                     self.x.base.madvise(POPULATE_READ)
 
@@ -55,7 +57,7 @@ class Samples:
         return self.x_path, self.y_path
 
     def add_to(self, digest: hashlib._Hash) -> None:
-        """Labels and samples: all of them or, of more than a gigabyte, pieces evenly spread."""
+        """Add the labels and the samples to a digest; of more than a gigabyte, evenly spread pieces."""
         digest.update(repr((self.x.shape, self.x.dtype.str)).encode())
         digest.update(np.ascontiguousarray(self.y).data)
         size = max(1, PIECE // max(1, self.x[0].nbytes)) if len(self.x) else 1
@@ -64,16 +66,16 @@ class Samples:
             digest.update(np.ascontiguousarray(self.x[start : start + size]).data)
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """A batch as it is stored, and its labels: always a copy, so that its alignment is always the same."""
+        """Return a batch as it is stored, and its labels: always copies, so that their alignment is the same."""
         return torch.index_select(self._rows, 0, indices), torch.index_select(self._labels, 0, indices)
 
     def whole(self) -> tuple[Tensor, Tensor]:
-        """All samples as they are stored, and their labels, where they lie."""
+        """Return all samples as they are stored, and their labels, without a copy."""
         return self._rows, self._labels
 
     @classmethod
     def write(cls, folder: Path, name: str, x: np.ndarray, y: np.ndarray) -> Samples:
-        """Write both arrays below `folder`. An array that is a whole mapped `.npy` file is used where it lies."""
+        """Write both arrays below `folder`. An array that maps a whole `.npy` file is used without a copy."""
         x_path = mapped_file(x)
         if x_path is None:
             x_path = folder / f"{name}_x.npy"
@@ -86,7 +88,7 @@ class Samples:
 
 
 def mapped_file(x: np.ndarray) -> Path | None:
-    """The `.npy` file that this array maps as a whole and read-only, if it does."""
+    """Return the `.npy` file that this array maps as a whole and read-only, or None."""
     if not isinstance(x, np.memmap) or x.mode != "r" or x.filename is None or not x.dtype.isnative:
         return None
     try:
@@ -95,51 +97,3 @@ def mapped_file(x: np.ndarray) -> Path | None:
         return None
     same = whole.shape == x.shape and whole.dtype == x.dtype and whole.strides == x.strides
     return Path(x.filename) if same and x.offset == whole.offset else None
-
-
-def checked(x: object, y: object, num_classes: int | None, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Arrays of samples and labels, or a sentence saying what is wrong with them."""
-    samples, labels = as_array(x, f"{what} samples"), as_array(y, f"{what} labels")
-    if labels.ndim != 1:
-        raise InputError(f"the {what} labels have shape {labels.shape}; one label per sample was expected")
-    if samples.ndim == 0:
-        raise InputError(f"the {what} samples are a single number; an array of samples was expected")
-    if len(samples) != len(labels):
-        raise InputError(f"there are {len(samples)} {what} samples but {len(labels)} {what} labels")
-    if len(labels) == 0:
-        raise InputError(f"there are no {what} samples")
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise InputError(f"the {what} labels are {labels.dtype}; whole numbers from 0 were expected")
-    if samples.dtype.kind not in "fiub":
-        raise InputError(f"the {what} samples are {samples.dtype}; numbers were expected")
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or (num_classes is not None and high >= num_classes):
-        wrong = low if low < 0 else high
-        raise InputError(
-            f"a {what} label is {wrong}; labels from 0 to {(num_classes or high + 1) - 1} were expected"
-        )
-    if samples.dtype.kind == "f":
-        refuse_non_finite(samples, what)
-    return samples, labels
-
-
-def as_array(values: object, what: str) -> np.ndarray:
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-    try:
-        array = np.asanyarray(values)
-    except ValueError:  # a ragged list
-        array = np.empty(0, object)
-    if array.dtype.kind == "O" and what != "client ids":
-        raise InputError(f"the {what} do not form an array of numbers; samples of one shape were expected")
-    return array
-
-
-def refuse_non_finite(samples: np.ndarray, what: str, chunk: int = 4096) -> None:
-    for start in range(0, len(samples), chunk):
-        bad = ~np.isfinite(samples[start : start + chunk]).reshape(len(samples[start : start + chunk]), -1).all(
-            axis=1
-        )
-        if bad.any():
-            raise InputError(f"{what} sample {start + int(bad.argmax())} has a value that is not finite")

@@ -1,4 +1,4 @@
-"""Torch's map-style data sets, read into arrays."""
+"""Read torch's map-style data sets into arrays."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedrecall.data.samples import as_array
+from fedrecall.data.arrays import CheckedPair, as_array
 from fedrecall.errors import InputError, short_repr
 
 
-def read_dataset(dataset: Any, what: str) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Samples and labels, every item read once, and whether there are PIL images among them."""
+def read_dataset(dataset: Any, what: str) -> tuple[CheckedPair, bool]:
+    """Read every item once; return samples and labels, and whether PIL images are among the samples."""
     if not hasattr(dataset, "__len__"):
         raise InputError(f"the {what} data have no length; a map-style Dataset was expected")
     x, y, pictures = np.empty(0), np.empty(len(dataset), np.int64), False
@@ -35,4 +35,4 @@ def read_dataset(dataset: Any, what: str) -> tuple[np.ndarray, np.ndarray, bool]
             found, first = (f"{part.dtype} {part.shape}" for part in (sample, x[0]))
             raise InputError(f"{what} sample {i} is {found}, but the first is {first}")
         x[i] = sample
-    return x, y, pictures
+    return (x, y), pictures

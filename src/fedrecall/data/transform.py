@@ -1,6 +1,6 @@
-"""From stored samples to a model's input, a batch at a time: casting, normalisation, augmentation.
+"""Transforms of stored samples to a model's input, a batch at a time: casting, normalisation, augmentation.
 
-A batch stays on the device that it is on; what is random about it is drawn on the CPU.
+A batch stays on its device; random numbers are drawn on the CPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ Generators = torch.Generator | list[torch.Generator] | None
 
 @dataclass(frozen=True)
 class Plain:
-    """For features and token ids: floats become float32, integers (and bool) int64; nothing is random."""
+    """For features and token ids: floats become float32, integers and booleans int64."""
+
+    is_random: ClassVar[bool] = False
 
     def __call__(self, batch: Tensor, generator: Generators = None) -> Tensor:
         return batch.to(torch.float32 if batch.is_floating_point() else torch.int64)
@@ -31,8 +33,8 @@ class Plain:
 class Images:
     """For uint8 images (B, H, W, C): float32 (B, C, H, W) in channels_last memory, (x / 255 - mean) / std.
 
-    With a generator (training) each image is first cropped to its size at a random place after
-    padding with `crop_padding` black pixels on each side, then mirrored with probability 1/2 if `flip`.
+    With a generator (training), each image is first cropped to its size at a random place after padding with
+    `crop_padding` black pixels on each side, then mirrored with probability 1/2 if `flip`.
 
     >>> grey = Images(mean=(0.5,), std=(0.25,))
     >>> grey(torch.tensor([[[[0], [255]]]], dtype=torch.uint8)).round(decimals=4)
@@ -43,7 +45,7 @@ class Images:
     std: tuple[float, ...]
     crop_padding: int = 0
     flip: bool = False
-    smaller: ClassVar[int] = 0  # pixels a side by which a crop is smaller than the image
+    smaller: ClassVar[int] = 0  # how many pixels a crop is smaller than the image per side
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std):
@@ -57,14 +59,14 @@ class Images:
         return self._normalise(self.augmented(batch, generator))
 
     def augmented(self, batch: Tensor, generator: Generators = None) -> Tensor:
-        """Return the images as bytes, each seen in the way that a generator draws for it."""
+        """Return the images as bytes, randomly cropped and mirrored if generators are given."""
         if batch.dtype != torch.uint8 or batch.ndim != 4 or batch.shape[3] != len(self.mean):
             raise InputError(
                 f"the image batch is {batch.dtype} of shape {tuple(batch.shape)}, "
                 f"expected torch.uint8 of shape (B, H, W, {len(self.mean)})."
             )
         if generator is not None and self.is_random:
-            # Several generators: each draws for its equal part of the batch.
+            # Each of several generators draws for its equal part of the batch.
             each = generator if isinstance(generator, list) else [generator]
             draws = [self.draw(len(batch) // len(each), one) for one in each]
             top, left, mirrored = (torch.cat(parts) for parts in zip(*draws))
@@ -76,13 +78,13 @@ class Images:
 
     @property
     def is_random(self) -> bool:
-        """Does training look at an image in more than one way?"""
+        """Whether training augments images at random."""
         return self.crop_padding > 0 or self.flip
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Each crop's top and left edge in the padded image, and 1 where the crop is mirrored.
+        """Draw each crop's top and left edge in the padded image, and 1 where the crop is mirrored.
 
-        Three numbers an image are drawn whatever the settings, so that crops do not depend on `flip`.
+        Three numbers per image are drawn whatever the settings, so that crops do not depend on `flip`.
         """
         places = 2 * self.crop_padding + self.smaller + 1
         top, left = torch.randint(0, places, (2, count), generator=generator)
@@ -91,7 +93,7 @@ class Images:
 
     @property
     def scale_and_shift(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Of each channel the factor of a byte, and what is added."""
+        """The factor of a byte and the summand of each channel."""
         return tuple(1 / (255 * s) for s in self.std), tuple(-m / s for m, s in zip(self.mean, self.std))
 
     def _normalise(self, batch: Tensor) -> Tensor:
@@ -101,9 +103,12 @@ class Images:
         return rows.view(batch.shape).permute(0, 3, 1, 2)
 
 
+Transform = Images | Plain
+
+
 @dataclass(frozen=True)
 class SmallerCrops(Images):
-    """Crops in training that are four pixels smaller a side; a model that is evaluated sees the whole image."""
+    """Like `Images`, with training crops that are four pixels smaller per side; evaluation sees whole images."""
 
     smaller: ClassVar[int] = 4
 
@@ -112,7 +117,7 @@ class SmallerCrops(Images):
 def _of_pixels(
     scale: tuple[float, ...], shift: tuple[float, ...], pixels: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The factors of a flat image's pixels, and what is added: broadcasting C numbers is four times slower."""
+    """Repeat factors and summands for each pixel of a flat image: broadcasting C numbers is four times slower."""
     factors, added = (torch.tensor(numbers, dtype=torch.float64).float() for numbers in (scale, shift))
     return factors.repeat(pixels).to(device), added.repeat(pixels).to(device)
 
@@ -122,7 +127,7 @@ def _crop(images: Tensor, padding: int, smaller: int, top: Tensor, left: Tensor)
     padded = F.pad(images.flatten(2), (padding * channels, padding * channels, padding, padding))
     padded_height, padded_width = height + 2 * padding, width + 2 * padding
     height, width = height - smaller, width - smaller
-    # A view of every run of `width` pixels: a crop is `height` of them, each copied as one piece.
+    # A view of all runs of `width` pixels: a crop is `height` of them, each copied as one piece.
     runs = padded.flatten().unfold(0, width * channels, channels)
     first = (torch.arange(count) * padded_height + top) * padded_width + left
     rows = first[:, None] + torch.arange(height) * padded_width
@@ -137,9 +142,9 @@ def _mirror(images: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def image_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of uint8 images (N, H, W, C), on the 0..1 scale.
+    """Return mean and standard deviation of each channel of uint8 images (N, H, W, C), on the 0..1 scale.
 
-    Pixels are counted by value, a few images at a time: exact, and a memory map may have any size.
+    Pixels are counted by value, a few images at a time, which is exact and works for memory maps of any size.
     """
     if images.dtype != np.uint8 or images.ndim != 4 or images.size == 0:
         raise InputError(f"the images are {images.dtype} of shape {images.shape}, expected uint8 (N, H, W, C).")
@@ -158,13 +163,13 @@ def image_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float
 
 
 def normalised(x: np.ndarray) -> Images:
-    """By the images' own mean and deviation; a channel that is constant has no deviation to divide by."""
+    """Return the transform that normalises images by their own statistics; a constant channel is only shifted."""
     mean, std = image_statistics(x)
     return Images(mean, tuple(s if s > 0 else 1.0 for s in std))
 
 
 def channels_last(x: np.ndarray, layout: str) -> np.ndarray:
-    """Images as (N, H, W, C), which is how they are stored."""
+    """Return images as (N, H, W, C), which is how they are stored."""
     if x.ndim == 3:
         return x[..., None]
     if layout == "auto":

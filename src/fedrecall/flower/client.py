@@ -134,7 +134,8 @@ def introduce(here: Here, message: Message) -> RecordDict:
     task, federation, client = task_of(message.content), here.federation, here.node.client
     if task.text("recipe") != here.app.recipe.method_digest():
         raise RefusedError("the recipe of the message is not the node's: the app is another one")
-    sizes = {"train": federation.train_size(client), "validation": len(federation.validation_indices(client))}
+    samples = {"train": federation.train_indices(client), "validation": federation.validation_indices(client)}
+    sizes = {split: len(positions) for split, positions in samples.items()}
     known = {"client": client, "forgetting": here.node.forgetting, **sizes}
     answers = RecordDict({TASK: ConfigRecord({"fedrecall": __version__, **known})})
     if task.flag("counts") and here.node.class_counts:

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from fedrecall.data.arrays import checked
+from fedrecall.data.assignment import Assignment
 from fedrecall.data.export import arrays_of
 from fedrecall.data.federation import Federation
-from fedrecall.data.partition import Assignment, Iid
-from fedrecall.data.samples import Samples, checked
+from fedrecall.data.partition import Iid
+from fedrecall.data.samples import Samples
 from fedrecall.data.sources import DataSet
 from fedrecall.data.sources.own_files import name_errors
 from fedrecall.errors import InputError, nearest, short_repr

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.data.federation import Federation, Transform
-from fedrecall.data.transform import Images, Plain, SmallerCrops
+from fedrecall.data.federation import Federation
+from fedrecall.data.transform import Images, Plain, SmallerCrops, Transform
 from fedrecall.errors import InputError
 from fedrecall.safe_parsing import json_value, reason_of, regular_file
 

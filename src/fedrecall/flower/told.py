@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedrecall.data.assignment import Assignment
 from fedrecall.data.federation import Federation
-from fedrecall.data.partition import Assignment
 from fedrecall.data.samples import Samples
 from fedrecall.errors import InputError
 from fedrecall.flower.nodes import Facts

@@ -89,7 +89,7 @@ def refuse_single_samples(recipe: Recipe, federation: Federation, *, pooled: boo
     """Raise an `InputError` if some client's batches have one sample each: batch norm has no statistics of one."""
     if recipe.local.batch_size < 2:
         raise InputError("local.batch_size is 1, but batch norm needs two samples in a batch")
-    sizes = federation.train_sizes(np.arange(federation.population))
+    sizes = federation.index.train_sizes(np.arange(federation.population))
     if not pooled and sizes.min() < 2:
         raise InputError(f"client {sizes.argmin()} has one training sample, but batch norm needs two in a batch")
 

@@ -30,7 +30,7 @@ def tasks_of(experiment: Experiment, t: int, asked: list[int], lr: float, states
         return [TrainTask(t, 0, EVERYONE, lr, steps=sum(steps_of(experiment, k) for k in answering))]
     # The largest first, so that no worker idles at the end; the order is the same on every engine.
     ids = np.array(answering, np.int64)
-    places = np.argsort(-federation.train_sizes(ids), kind="stable")
+    places = np.argsort(-federation.index.train_sizes(ids), kind="stable")
     version, cohort = states.versions.get, len(asked)
     return [
         TrainTask(t, order, client, lr, 0, version(client, 0), cohort=cohort)

@@ -68,7 +68,7 @@ def cost_of(recipe: Recipe) -> Cost:
     federation = load_federation(recipe)
     experiment, each = timed(recipe, federation)
     local, least = recipe.local, least_samples(experiment.flat.module)
-    sizes = [federation.train_size(client) for client in range(federation.population)]
+    sizes = federation.index.train_sizes(np.arange(federation.population)).tolist()
     steps = float(np.mean([LocalPlan.of(local, n, least).steps for n in sizes]))
     count = experiment.count
     trained = recipe.rounds * count * steps * each

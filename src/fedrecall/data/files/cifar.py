@@ -1,4 +1,4 @@
-"""The binary files of CIFAR-10 and CIFAR-100: where they are, what they must hold, and their arrays."""
+"""The binary files of CIFAR-10 and CIFAR-100, their expected content, and their arrays."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedrecall.data.cache import cached_arrays
-from fedrecall.data.places import data_folder, npy_file, require
+from fedrecall.data.cache import cached_arrays, write_rows
+from fedrecall.data.places import data_folder, require
 from fedrecall.errors import InputError
 
 SHAPE = (3, 32, 32)
-
-
 PIECE = 1000  # records in memory at a time
 
 
 class LabelByte(NamedTuple):
-    """One of the bytes at the beginning of a record."""
+    """A label byte at the beginning of a record."""
 
     title: str
     classes: int
@@ -29,13 +27,13 @@ class LabelByte(NamedTuple):
 
 @dataclass(frozen=True)
 class BinaryFiles:
-    """A data set in the binary version: a record is its label bytes, then the red, green and blue plane."""
+    """A data set in the binary version: a record has its label bytes, then the red, green and blue plane."""
 
     name: str
     folder: str
     train: Mapping[str, int]  # the records of each file
     test: Mapping[str, int]
-    labels: Mapping[str, LabelByte]  # under the name of their arrays in the cache
+    labels: Mapping[str, LabelByte]  # by the name of their arrays in the cache
 
     @property
     def record(self) -> int:
@@ -48,7 +46,7 @@ class BinaryFiles:
         return [*self.train, *self.test, *(label.names for label in self.labels.values())]
 
     def check(self, folder: str | Path | None = None) -> None:
-        """Read every file; the first that is missing or damaged is an error that names it."""
+        """Read every file and raise an `InputError` that names the first missing or damaged one."""
         place = self.locate(folder)
         for file, count in {**self.train, **self.test}.items():
             for _ in self.read(place / file, count):
@@ -57,7 +55,7 @@ class BinaryFiles:
             self.class_names(place, name)
 
     def arrays(self, folder: str | Path | None) -> dict[str, np.ndarray]:
-        """Images x_train and x_test, and each label byte as NAME_train and NAME_test, from the cache."""
+        """Return x_train and x_test, and each label byte as NAME_train and NAME_test, from the cache."""
         place = self.locate(folder)
         files = [require(place / file, fetched=self.name) for file in (*self.train, *self.test)]
 
@@ -68,20 +66,23 @@ class BinaryFiles:
         return cached_arrays(self.name, files, decode)
 
     def write(self, place: Path, files: Mapping[str, int], target: Path, split: str) -> None:
-        channels, height, width = SHAPE
+        """Write the images and labels of one split as `.npy` files below `target`."""
         labels = []
-        with npy_file(target / f"x_{split}.npy", (sum(files.values()), height, width, channels)) as images:
+
+        def images() -> Iterator[np.ndarray]:
             for file, count in files.items():
                 for records in self.read(place / file, count):
                     labels.append(records[:, : len(self.labels)].astype(np.int64))
                     planes = records[:, len(self.labels) :].reshape(-1, *SHAPE)
                     # Plane by plane is six times faster than one transposed copy.
-                    images.write(np.stack([planes[:, c] for c in range(channels)], axis=-1).data)
+                    yield np.stack([planes[:, c] for c in range(SHAPE[0])], axis=-1)
+
+        write_rows(target / f"x_{split}.npy", sum(files.values()), images())
         for name, column in zip(self.labels, np.concatenate(labels).T):
             np.save(target / f"{name}_{split}.npy", column)
 
     def read(self, path: Path, count: int) -> Iterator[np.ndarray]:
-        """The records of a file, some at a time, with their labels checked."""
+        """Yield the records of a file, some at a time, after checking their labels."""
         size, expected = require(path, fetched=self.name).stat().st_size, count * self.record
         if size != expected:
             raise InputError(f"{path} has {size} bytes, expected {expected}; unpack it again.")

@@ -1,6 +1,7 @@
 """The four idx files of MNIST and Fashion-MNIST, plain or compressed.
 
-An idx file of bytes is: two zero bytes, 8, the number of dimensions, each dimension in four bytes, then the bytes.
+An idx file of bytes begins with two zero bytes, the byte 8, the number of dimensions, and each dimension in four
+bytes; the content follows.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrecall.data.cache import cached_arrays
-from fedrecall.data.places import data_folder, npy_file, require
+from fedrecall.data.cache import cached_arrays, write_rows
+from fedrecall.data.places import data_folder, require
 from fedrecall.errors import InputError
 
 FASHION_CLASSES = (
@@ -34,24 +35,22 @@ FASHION_CLASSES = (
 
 
 SIDE = 28
-
-
 PIECE = 1000  # images in memory at a time
-
-
-PREFIX = {"train": "train", "test": "t10k"}
+IMAGES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
+LABELS = {"train": "train-labels-idx1-ubyte", "test": "t10k-labels-idx1-ubyte"}
+IDX_FILES = [file[split] for split in IMAGES for file in (IMAGES, LABELS)]
 
 
 class OtherLabelsError(InputError):
-    """The file is sound, but it is not of this data set."""
+    """The file is intact but belongs to another data set."""
 
 
 @dataclass(frozen=True)
 class IdxFiles:
-    """A data set of 28 x 28 grey images: where its files are, and what they must hold."""
+    """The files of a data set of 28 x 28 grey images, and their expected content."""
 
     name: str
-    folders: tuple[str, ...]  # below the data folder, the first is where `data fetch` puts the files
+    folders: tuple[str, ...]  # below the data root; `data fetch` fills the first
     counts: Mapping[str, tuple[int, ...]]  # the images of each class, in "train" and in "test"
     class_names: tuple[str, ...]
     mean: float
@@ -61,41 +60,39 @@ class IdxFiles:
         return data_folder(self.name, folder, *self.folders, fetched=True)
 
     def file_names(self) -> list[str]:
-        """Every spelling of the names of the files."""
-        stems = (file for split in PREFIX for file in (images_file(split), labels_file(split)))
-        return [spelling for stem in stems for spelling in spellings(stem)]
+        """Return every spelling of the files' names."""
+        return [spelling for file in IDX_FILES for spelling in spellings(file)]
 
     def check(self, folder: str | Path | None = None) -> None:
-        """Read every file; the first that is missing or damaged is an error that names it."""
+        """Read every file and raise an `InputError` that names the first missing or damaged one."""
         place = self.locate(folder)
-        for split in PREFIX:
+        for split in self.counts:
             for _ in self.images(place, split):
                 pass
             self.labels(place, split)
 
     def arrays(self, folder: str | Path | None) -> dict[str, np.ndarray]:
-        """x_train, y_train, x_test and y_test, from the cache."""
+        """Return x_train, y_train, x_test and y_test, from the cache."""
         place = self.locate(folder)
-        files = [self.find(place, name(split)) for split in PREFIX for name in (images_file, labels_file)]
+        files = [self.find(place, file) for file in IDX_FILES]
 
         def decode(target: Path) -> None:
             for split, counts in self.counts.items():
-                with npy_file(target / f"x_{split}.npy", (sum(counts), SIDE, SIDE, 1)) as file:
-                    for images in self.images(place, split):
-                        file.write(images.data)
+                images = (piece[..., None] for piece in self.images(place, split))
+                write_rows(target / f"x_{split}.npy", sum(counts), images)
                 np.save(target / f"y_{split}.npy", self.labels(place, split))
 
         return cached_arrays(self.name, files, decode)
 
     def images(self, place: Path, split: str) -> Iterator[np.ndarray]:
-        return read_idx(self.find(place, images_file(split)), (sum(self.counts[split]), SIDE, SIDE))
+        return read_idx(self.find(place, IMAGES[split]), (sum(self.counts[split]), SIDE, SIDE))
 
     def labels(self, place: Path, split: str) -> np.ndarray:
-        path = self.find(place, labels_file(split))
+        path = self.find(place, LABELS[split])
         labels = np.concatenate(list(read_idx(path, (sum(self.counts[split]),))))
         if labels.max() >= len(self.class_names):
             raise InputError(f"{path} has a label {labels.max()}, expected 0 to {len(self.class_names) - 1}.")
-        # Data sets of this layout have the same file names: their class counts tell them apart.
+        # All data sets of this layout use the same file names; class counts tell them apart.
         found = np.bincount(labels, minlength=len(self.class_names)).tolist()
         if found != list(self.counts[split]):
             raise OtherLabelsError(f"{path} is not of {self.name}: of its classes it has {found} images.")
@@ -106,23 +103,15 @@ class IdxFiles:
         return next(found, None) or require(place / stem, fetched=self.name)
 
 
-def images_file(split: str) -> str:
-    return f"{PREFIX[split]}-images-idx3-ubyte"
-
-
-def labels_file(split: str) -> str:
-    return f"{PREFIX[split]}-labels-idx1-ubyte"
-
-
 def spellings(stem: str) -> list[str]:
     dotted = stem.replace("-idx", ".idx")
     return [stem, f"{stem}.gz", dotted, f"{dotted}.gz"]
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """The items of an idx file of bytes that must have this shape, some at a time.
+    """Yield the items of an idx file of this shape, some at a time.
 
-    No more is unpacked than the shape asks for, whatever a compressed file holds.
+    No more than the shape asks for is unpacked, whatever a compressed file holds.
     """
     size = math.prod(shape)
     try:

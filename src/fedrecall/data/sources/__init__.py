@@ -1,4 +1,4 @@
-"""The data sets, by name. A new one is a file here and a line in this list."""
+"""The data sets by name. A new one is a module here and a line in this list."""
 
 from __future__ import annotations
 

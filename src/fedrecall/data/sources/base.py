@@ -1,4 +1,4 @@
-"""What a data set is, wherever it comes from, and where its files are looked for."""
+"""The data set that every reader returns."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrecall.data.transform import Images, Plain
+from fedrecall.data.transform import Transform
 
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Samples, labels, and how a batch of samples becomes a model's input. Images are uint8 (N, H, W, C).
+    """Samples, labels, and the transform of a batch of samples to a model's input. Images are uint8 (N, H, W, C).
 
-    The arrays may be read-only memory maps of `.npy` files: they are then used where they lie.
+    Arrays that are read-only memory maps of `.npy` files are used without a copy.
     """
 
     name: str
@@ -23,5 +23,5 @@ class DataSet:
     y_test: np.ndarray
     num_classes: int
     class_names: tuple[str, ...]
-    transform: Images | Plain
-    ids: np.ndarray | None = None  # the natural client of each training sample
+    transform: Transform
+    ids: np.ndarray | None = None  # the client id of each training sample, for the partition `natural`

@@ -26,7 +26,7 @@ Normalisation = Annotated[
 @titled("CIFAR-10")
 def cifar10(folder: str | Path | None = None, augment: Augment = True) -> DataSet:
     """CIFAR-10, the binary version: `cifar-10-batches-bin` below `folder`."""
-    return data_set(CIFAR10, folder, "y", augment, "cifar10")
+    return cifar_data(CIFAR10, folder, "y", augment, "cifar10")
 
 
 @titled("CIFAR-100")
@@ -43,10 +43,10 @@ def cifar100(
     ):
         if value not in known:
             raise InputError(f"{key} is {value!r}, which is not known; {nearest(value, known)}")
-    return data_set(CIFAR100, folder, labels, augment, normalisation)
+    return cifar_data(CIFAR100, folder, labels, augment, normalisation)
 
 
-def data_set(
+def cifar_data(
     binary: BinaryFiles, folder: str | Path | None, labels: str, augment: bool, normalisation: str
 ) -> DataSet:
     arrays = binary.arrays(folder)

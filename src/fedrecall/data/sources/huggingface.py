@@ -1,30 +1,27 @@
 """A Hugging Face data set, from a folder or from the hub. Needs the extra `hf`.
 
-Its columns are read in batches and written as arrays into the cache. No code that comes with a data set is run.
+Its columns are read in batches and written as arrays into the cache. Code that comes with a data set is never run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
-from fedrecall.data.cache import cached_arrays
+from fedrecall.data.cache import cached_arrays, write_rows
 from fedrecall.data.places import data_root
 from fedrecall.data.sources.base import DataSet
-from fedrecall.data.transform import Images, Plain, channels_last, normalised
+from fedrecall.data.sources.huggingface_columns import column, read_samples, same_kind
+from fedrecall.data.sources.own_files import stored_transform, write_statistics
 from fedrecall.errors import InputError, nearest
 
-BATCH = 1000  # rows in memory at a time
 STREAM = 0x68756266  # "hubf": keeps these draws apart from other uses of an equal seed
-# What Pillow calls a kind of image, and what it is read as. 16-bit and float images have no place in bytes.
-READ_AS = {"1": "L", "L": "L", "LA": "L", "P": "RGB", "RGB": "RGB", "RGBA": "RGB", "CMYK": "RGB", "YCbCr": "RGB"}
 
 
 def hf(
@@ -53,20 +50,18 @@ def hf(
     """
     columns = (features,) if isinstance(features, str) else tuple(features)
     reading = Reading(columns, label, id_column, test_fraction, split_seed, mode, layout)
-    splits = load(path, data_root(folder), subset, train)
+    splits = load_splits(path, data_root(folder), subset, train)
     chosen = {"train": split_of(splits, train, "train", path)}
     if test_fraction is None:
         chosen["test"] = split_of(splits, test, "test", path)
     for split, rows in chosen.items():
         reading.check(rows.column_names, ids=split == "train")
-    # The same files may be read in several ways, each of which is cached apart.
+    # The same files may be read in several ways, each with a cache entry of its own.
     way = hashlib.sha256(repr((reading, train, test)).encode()).hexdigest()[:8]
     files = [Path(file["filename"]) for rows in chosen.values() for file in rows.cache_files]
     arrays = cached_arrays(f"hf-{way}", files, lambda target: reading.write(chosen, target))
-    names, statistics = arrays.pop("class_names").tolist(), arrays.pop("statistics", None)
-    transform: Images | Plain = Plain()
-    if statistics is not None:
-        transform = Images(mean=tuple(statistics[0].tolist()), std=tuple(statistics[1].tolist()))
+    names, transform = arrays.pop("class_names").tolist(), stored_transform(arrays, augment=False)
+    arrays.pop("statistics", None)
     return DataSet("hf", **arrays, num_classes=len(names), class_names=tuple(names), transform=transform)
 
 
@@ -93,7 +88,7 @@ class Reading:
             raise InputError(f"data.mode is {self.mode!r}; L or RGB was expected")
 
     def check(self, names: Sequence[str], ids: bool) -> None:
-        """That all columns are there; `ids` says whether that of the client ids must be."""
+        """Raise an `InputError` if a column is missing; `ids`: whether the column of client ids is needed."""
         wanted = [*(("features", name) for name in self.features), ("label", self.label)]
         if ids and self.id_column is not None:
             wanted.append(("id_column", self.id_column))
@@ -102,8 +97,10 @@ class Reading:
                 raise InputError(f"data.{key} is {name!r}, but there is no such column; {nearest(name, names)}")
 
     def write(self, parts: Mapping[str, Any], target: Path) -> None:
-        """All arrays, as files below `target`. Without a part "test", one is drawn from "train"."""
-        ids = None if self.id_column is None else numbered(column(parts["train"], self.id_column), self.id_column)
+        """Write all arrays as files below `target`, after drawing the test set from "train" if asked for."""
+        ids = (
+            None if self.id_column is None else number_ids(column(parts["train"], self.id_column), self.id_column)
+        )
         if self.test_fraction is not None:
             rows = parts["train"]
             tested = choose_test(len(rows), ids, self.test_fraction, self.split_seed)
@@ -113,23 +110,25 @@ class Reading:
             np.save(target / "ids.npy", ids)
         write_labels(parts, self.label, target)
         for split, rows in parts.items():
-            samples = batches(rows, self.features, self.mode, self.layout)
+            samples = same_kind(read_samples(rows, self.features, self.mode, self.layout))
             write_rows(target / f"x_{split}.npy", len(rows), samples)
-        write_statistics(target)
+        images = np.load(target / "x_train.npy", mmap_mode="r", allow_pickle=False)
+        if images.dtype == np.uint8:
+            write_statistics(target, images)
 
 
 def needed(module: str, what: str) -> Any:
-    """A module of the extra `hf`."""
+    """Import a module of the extra `hf`, which `what` needs."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):  # it is there, and something that it needs is not
+        if not f"{module}.".startswith(f"{error.name}."):  # the module is installed, a dependency of it is not
             raise
         raise InputError(f"{what} needs the extra hf: pip install 'fedrecall[hf]'") from None
 
 
-def load(path: str, root: Path, subset: str | None, train: str) -> Mapping[str, Any]:
-    """The splits by name, from `root / path`, from `path`, or from the hub."""
+def load_splits(path: str, root: Path, subset: str | None, train: str) -> Mapping[str, Any]:
+    """Load the splits by name, from `root / path`, from `path`, or from the hub."""
     datasets = needed("datasets", "data hf")
     folder = next((found for found in (root / path, Path(path).expanduser()) if found.is_dir()), None)
     try:
@@ -139,7 +138,7 @@ def load(path: str, root: Path, subset: str | None, train: str) -> Mapping[str, 
             found = datasets.load_dataset(
                 str(folder or path), name=subset, keep_in_memory=False, trust_remote_code=False
             )
-    except Exception as error:  # of many kinds: no network, no such name, a damaged file, code that is not run
+    except Exception as error:  # the library raises many kinds: no network, no such name, damaged file ..
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         place = f"the folder {folder}" if folder else f"{path!r}, which is no folder here, from the hub"
         raise InputError(f"data hf: cannot load {place}: {reason}") from error
@@ -156,20 +155,15 @@ def split_of(splits: Mapping[str, Any], name: str, key: str, path: str) -> Any:
     return splits[name]
 
 
-def column(rows: Any, name: str) -> np.ndarray:
-    values: np.ndarray = rows.select_columns([name]).with_format("numpy")[:][name]
-    return values
-
-
-def numbered(ids: np.ndarray, name: str) -> np.ndarray:
-    """The place of each id among the sorted ids."""
+def number_ids(ids: np.ndarray, name: str) -> np.ndarray:
+    """Return the position of each id among the sorted ids."""
     if ids.ndim != 1 or ids.dtype.kind not in "iuU":
         raise InputError(f"data.id_column is {name!r}, but its values are not all whole numbers, or all text")
     return np.unique(ids, return_inverse=True)[1]
 
 
 def choose_test(count: int, ids: np.ndarray | None, fraction: float, seed: int) -> np.ndarray:
-    """Which samples are tested on: a share of each id's, chosen at random, never all of them."""
+    """Return which samples are for the test: a random share of each id's samples, never all of them."""
     ids = np.zeros(count, np.int64) if ids is None else ids
     sizes = np.bincount(ids)
     shuffled = np.lexsort((np.random.default_rng([seed, STREAM]).random(count), ids))
@@ -183,7 +177,7 @@ def choose_test(count: int, ids: np.ndarray | None, fraction: float, seed: int) 
 
 
 def write_labels(parts: Mapping[str, Any], name: str, target: Path) -> None:
-    """y_train, y_test and class_names."""
+    """Write y_train, y_test and class_names."""
     kinds = [rows.features[name] for rows in parts.values()]
     values = np.concatenate([column(rows, name) for rows in parts.values()])
     if kinds[0] != kinds[-1]:
@@ -203,81 +197,3 @@ def write_labels(parts: Mapping[str, Any], name: str, target: Path) -> None:
     first = len(parts["train"])
     np.save(target / "y_train.npy", y[:first])
     np.save(target / "y_test.npy", y[first:])
-
-
-def write_rows(path: Path, count: int, arrays: Iterator[np.ndarray]) -> None:
-    """One `.npy` file of all batches, which must agree in shape and type."""
-    with path.open("wb") as file:
-        shape, dtype = None, None
-        for x in arrays:
-            if shape is None:
-                shape, dtype = x.shape[1:], x.dtype
-                header = {"descr": dtype_to_descr(dtype), "fortran_order": False, "shape": (count, *shape)}
-                write_array_header_1_0(file, header)
-            elif (x.shape[1:], x.dtype) != (shape, dtype):
-                raise InputError(
-                    f"data.features: some samples are of shape {shape}, others of shape {x.shape[1:]}"
-                )
-            file.write(np.ascontiguousarray(x).tobytes())
-
-
-def write_statistics(target: Path) -> None:
-    """Mean and deviation of the training images, so that a cached data set need not be read for them."""
-    x = np.load(target / "x_train.npy", mmap_mode="r", allow_pickle=False)
-    if x.dtype == np.uint8:
-        transform = normalised(x)
-        np.save(target / "statistics.npy", np.array([transform.mean, transform.std]))
-
-
-def batches(rows: Any, columns: Sequence[str], mode: str | None, layout: str) -> Iterator[np.ndarray]:
-    """The samples, some rows at a time, as they are stored."""
-    first = rows.features[columns[0]]
-    if type(first).__name__ == "Image" and len(columns) == 1:
-        for start, batch in enumerate(rows.select_columns(columns).with_format(None).iter(BATCH)):
-            yield stacked(batch[columns[0]], mode, columns[0], start * BATCH)
-        return
-    for batch in rows.select_columns(columns).with_format("numpy").iter(BATCH):
-        for name in columns:
-            if batch[name].dtype.kind not in "fiub":
-                raise InputError(
-                    f"data.features: column {name!r} has a value that is missing, of another length, or no number"
-                )
-        yield numbers([batch[name] for name in columns], element_type(first), layout)
-
-
-def stacked(images: Sequence[Any], mode: str | None, name: str, start: int) -> np.ndarray:
-    """Pillow's images as uint8 (N, H, W, C)."""
-    arrays: list[np.ndarray] = []
-    for i, image in enumerate(images):
-        if image is None or image.mode not in READ_AS:
-            what = "is missing" if image is None else f"is of Pillow's mode {image.mode}, which is not read"
-            raise InputError(f"data.features: image {start + i} of column {name!r} {what}")
-        array = np.asarray(image.convert(mode or READ_AS[image.mode]))
-        arrays.append(array if array.ndim == 3 else array[..., None])
-        if arrays[-1].shape != arrays[0].shape:
-            raise InputError(
-                f"data.features: the images of column {name!r} differ: {arrays[0].shape} and {arrays[-1].shape} "
-                f"(image {start + i}); sizes must agree, and data.mode makes the colours agree"
-            )
-    return np.stack(arrays)
-
-
-def numbers(values: Sequence[np.ndarray], dtype: str, layout: str) -> np.ndarray:
-    if all(x.ndim == 1 for x in values):
-        x = np.stack(values, axis=1).astype(np.float32)
-    elif len(values) > 1:
-        raise InputError("data.features names several columns, of which one has more than a number a row")
-    elif dtype == "uint8" and values[0].ndim in (3, 4):
-        return channels_last(values[0].astype(np.uint8), layout)
-    else:
-        x = values[0].astype(np.float32 if values[0].dtype.kind == "f" else np.int64)
-    if not np.isfinite(x).all():
-        raise InputError("data.features has a value that is missing or not finite")
-    return x
-
-
-def element_type(feature: Any) -> str:
-    """The type of the numbers in a column of lists or arrays."""
-    while inner := feature[0] if isinstance(feature, list) else getattr(feature, "feature", None):
-        feature = inner
-    return str(getattr(feature, "dtype", ""))

@@ -13,16 +13,16 @@ from fedrecall.titles import titled
 @titled("MNIST")
 def mnist(folder: str | Path | None = None) -> DataSet:
     """MNIST, handwritten digits: its idx files in `mnist` or `MNIST/raw` below `folder`."""
-    return data_set(MNIST, folder)
+    return idx_data(MNIST, folder)
 
 
 @titled("Fashion-MNIST")
 def fashion_mnist(folder: str | Path | None = None) -> DataSet:
     """Fashion-MNIST, all of it: its idx files in `fashion-mnist` or `FashionMNIST/raw` below `folder`."""
-    return data_set(FASHION_MNIST, folder)
+    return idx_data(FASHION_MNIST, folder)
 
 
-def data_set(files: IdxFiles, folder: str | Path | None) -> DataSet:
+def idx_data(files: IdxFiles, folder: str | Path | None) -> DataSet:
     return DataSet(
         name=files.name,
         **files.arrays(folder),

@@ -1,4 +1,4 @@
-"""Images of your own: a folder for each class."""
+"""Data sets from a user's image files, in a folder for each class."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from typing import Annotated, Literal
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from fedrecall.data.cache import cached_arrays
+from fedrecall.data.arrays import split_off
+from fedrecall.data.cache import cached_arrays, write_rows
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
     Augmented,
     Seed,
     TestFraction,
-    as_kept,
+    check_names,
     name_errors,
     own_path,
-    refuse_unwritable,
-    split_off,
-    write_rows,
+    stored_transform,
     write_statistics,
 )
 from fedrecall.errors import InputError, short_repr
 from fedrecall.options import Positive
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # none that starts another program
-DEEP = ("I", "F")  # Pillow's modes of more than 8 bits begin like this
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no format whose decoder starts another program
+DEEP = ("I", "F")  # how the names of Pillow's modes with more than 8 bits begin
 LONGEST_SIDE = 4096
 
 Where = Annotated[str, "the folder, in the working folder or below the data folder (--data)"]
@@ -60,7 +59,7 @@ def image_folder(
     train_folder, test_folder = folders(own_path("data.path", path, folder), test, folder)
     with name_errors(repr(str(train_folder))):
         names = subfolders(train_folder)
-        refuse_unwritable(names)
+        check_names(names)
         train, y_train = listed(train_folder, names)
     if test_folder is not None:
         with name_errors(repr(str(test_folder))):
@@ -72,12 +71,12 @@ def image_folder(
     side = sides(size)
 
     def decode(target: Path) -> None:
-        first = read(train[0], colour, side).shape
+        first = read_image(train[0], colour, side).shape
         write_rows(target / "x_train.npy", len(train), pieces(train, colour, side, first))
         write_rows(target / "x_test.npy", len(test_files), pieces(test_files, colour, side, first))
         write_statistics(target, np.load(target / "x_train.npy", mmap_mode="r", allow_pickle=False))
 
-    # The files stand in the name of the entry in their order; all else that decides the pixels is said here.
+    # The entry's name depends on the files in their order, and here on everything else that decides the pixels.
     entry = f"image_folder-{'rgb' if colour else 'grey'}-{'x'.join(map(str, side))}-{len(train)}"
     arrays = cached_arrays(entry, train + test_files, decode)
     return DataSet(
@@ -88,12 +87,12 @@ def image_folder(
         y_test=y_test,
         num_classes=len(names),
         class_names=tuple(names),
-        transform=as_kept(arrays, augment),
+        transform=stored_transform(arrays, augment),
     )
 
 
 def folders(root: Path, test: str | None, folder: str | Path | None) -> tuple[Path, Path | None]:
-    """Where the training and the test images are; None: among the training images."""
+    """Return the folders of the training and the test images; without the latter, the test set is drawn."""
     if test is not None:
         return root, own_path("data.test", test, folder)
     if (root / "train").is_dir() and (root / "test").is_dir():
@@ -102,11 +101,12 @@ def folders(root: Path, test: str | None, folder: str | Path | None) -> tuple[Pa
 
 
 def subfolders(root: Path) -> list[str]:
+    """Return the sorted names of the class folders."""
     return sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def listed(root: Path, names: Sequence[str]) -> tuple[list[Path], np.ndarray]:
-    """The image files of each class, in the order of their names, and their labels."""
+    """Return the image files of each class in the order of their names, and their labels."""
     found = subfolders(root)
     if not found:
         raise InputError("there are no folders in it; one for each class was expected")
@@ -128,7 +128,7 @@ def is_image(file: Path) -> bool:
 
 
 def sides(size: int | tuple[int, int] | None) -> tuple[int, ...]:
-    """Height and width; nothing where images keep their size."""
+    """Return height and width, or nothing if images keep their size."""
     wanted = () if size is None else size if isinstance(size, tuple) else (size, size)
     if wanted and max(wanted) > LONGEST_SIDE:
         raise InputError(f"data.size is {size!r}; sides of at most {LONGEST_SIDE} were expected")
@@ -138,9 +138,9 @@ def sides(size: int | tuple[int, int] | None) -> tuple[int, ...]:
 def pieces(
     files: Sequence[Path], colour: bool, side: tuple[int, ...], first: tuple[int, ...]
 ) -> Iterator[np.ndarray]:
-    """One image after the other; all must be like the first training image."""
+    """Yield one image after the other; all must have the size of the first training image."""
     for file in files:
-        pixels = read(file, colour, side)
+        pixels = read_image(file, colour, side)
         if pixels.shape != first:
             raise InputError(
                 f"the image {str(file)!r} is {pixels.shape[0]} pixels high and {pixels.shape[1]} wide, but the "
@@ -149,8 +149,8 @@ def pieces(
         yield pixels[None]
 
 
-def read(file: Path, colour: bool, side: tuple[int, ...]) -> np.ndarray:
-    """uint8 (height, width, channels)."""
+def read_image(file: Path, colour: bool, side: tuple[int, ...]) -> np.ndarray:
+    """Return an image as uint8 (height, width, channels)."""
     mode: Literal["RGB", "L"] = "RGB" if colour else "L"
     with name_errors(f"the image {str(file)!r}"), warnings.catch_warnings():
         warnings.simplefilter("ignore")

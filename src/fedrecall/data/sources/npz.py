@@ -1,4 +1,4 @@
-"""Arrays of your own, from an `.npz` file, which is not trusted: no pickles, no surprise in size."""
+"""Data sets from a user's `.npz` file, which is not trusted: no pickles, and a limit on the unpacked size."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from fedrecall.data.cache import cached_arrays
-from fedrecall.data.samples import checked
+from fedrecall.data.arrays import checked
+from fedrecall.data.cache import cached_arrays, write_rows
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
     PIECE,
@@ -22,12 +22,11 @@ from fedrecall.data.sources.own_files import (
     Layout,
     Limit,
     Where,
-    as_kept,
+    check_unpacked_size,
     class_count,
     name_errors,
     own_path,
-    refuse_bomb,
-    write_rows,
+    stored_transform,
     write_statistics,
 )
 from fedrecall.data.transform import channels_last
@@ -35,7 +34,7 @@ from fedrecall.errors import InputError, nearest
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("ids_train", "ids", "class_names")
-KINDS = {  # by what a key begins with: numpy's letters for the types that it may have, in words
+KINDS = {  # by the first letter of a key: the NumPy kinds that it may have, and the words for them
     "x": ("fiub", "numbers were expected"),
     "y": ("iu", "whole numbers from 0 were expected"),
     "i": ("iuU", "whole numbers or strings were expected"),
@@ -64,7 +63,7 @@ def npz(
 
     def decode(target: Path) -> None:
         with name_errors(file):
-            unpack(file, target, layout, limit)
+            unpack_npz(file, target, layout, limit)
 
     arrays = cached_arrays(f"npz-{layout}", [file], decode)
     with name_errors(file):
@@ -75,13 +74,13 @@ def npz(
         **{key: arrays[key] for key in KEYS},
         num_classes=count,
         class_names=tuple(names),
-        transform=as_kept(arrays, augment),
+        transform=stored_transform(arrays, augment),
         ids=arrays.get("ids_train", arrays.get("ids")),
     )
 
 
 class Header(NamedTuple):
-    """What the beginning of an array in the file says of it."""
+    """The header of an array in the file."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -93,12 +92,12 @@ class Header(NamedTuple):
 
     @property
     def sample(self) -> tuple[object, ...]:
-        """The type and shape of a sample, as it is kept."""
+        """The type and shape of a sample as it is stored."""
         return (np.dtype(np.float32) if self.dtype.kind == "f" else self.dtype.newbyteorder("="), self.shape[1:])
 
 
-def unpack(file: Path, target: Path, layout: str, limit: int | None) -> None:
-    """Write the arrays of the file as `.npy` files. Nothing is unpacked before all headers are found good."""
+def unpack_npz(file: Path, target: Path, layout: str, limit: int | None) -> None:
+    """Write the arrays of the file as `.npy` files. All headers are checked before anything is unpacked."""
     with zipfile.ZipFile(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         for key in KEYS:
@@ -111,12 +110,14 @@ def unpack(file: Path, target: Path, layout: str, limit: int | None) -> None:
         for key in wanted:
             with name_errors(key), archive.open(members[key]) as stream:
                 headers[key] = read_header(stream, key, members[key].file_size)
-        refuse_bomb(file, sum(header.size for header in headers.values()), limit)
-        compare(headers)
+        check_unpacked_size(file, sum(header.size for header in headers.values()), limit)
+        check_agreement(headers)
         for key in wanted:
             with name_errors(key), archive.open(members[key]) as stream:
                 read_header(stream, key, members[key].file_size)
-                write_rows(target / f"{key}.npy", headers[key].shape[0], rows(stream, headers[key], key, layout))
+                write_rows(
+                    target / f"{key}.npy", headers[key].shape[0], read_rows(stream, headers[key], key, layout)
+                )
     arrays = {key: np.load(target / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in wanted}
     for split, what in (("train", "training"), ("test", "test")):
         with name_errors(f"x_{split} and y_{split}"):
@@ -126,11 +127,11 @@ def unpack(file: Path, target: Path, layout: str, limit: int | None) -> None:
 
 
 def read_header(stream: IO[bytes], key: str, size: int) -> Header:
-    """The header at the beginning of the stream of that size, if it is one of an array that we take."""
+    """Read the header of an array from a stream of `size` bytes; one that cannot be used is an `InputError`."""
     read = HEADERS.get(npy.read_magic(stream))
     if read is None:
         raise InputError("it is of a version of numpy's format that is not known")
-    with warnings.catch_warnings():  # numpy's about files that Python 2 wrote
+    with warnings.catch_warnings():  # NumPy warns about files that Python 2 wrote
         warnings.simplefilter("ignore")
         header = Header(*read(stream))
     kinds, expected = KINDS[key[0]]
@@ -149,8 +150,8 @@ def read_header(stream: IO[bytes], key: str, size: int) -> Header:
     return header
 
 
-def compare(headers: Mapping[str, Header]) -> None:
-    """Lengths and samples that do not fit together."""
+def check_agreement(headers: Mapping[str, Header]) -> None:
+    """Raise an `InputError` if lengths or samples do not fit together."""
     rows = {key: header.shape[0] for key, header in headers.items()}
     for key, other in (("y_train", "x_train"), ("y_test", "x_test"), ("ids_train", "x_train"), ("ids", "x_train")):
         if key in rows and rows[key] != rows[other]:
@@ -167,8 +168,8 @@ def are_images(header: Header) -> bool:
     return header.dtype == np.uint8 and len(header.shape) in (3, 4)
 
 
-def rows(stream: IO[bytes], header: Header, key: str, layout: str) -> Iterator[np.ndarray]:
-    """An array of the file, some rows at a time, in the form in which they are kept."""
+def read_rows(stream: IO[bytes], header: Header, key: str, layout: str) -> Iterator[np.ndarray]:
+    """Yield the rows of an array as they are stored, some at a time."""
     count = header.shape[0]
     step = count if header.fortran else max(1, PIECE * count // max(1, header.size))
     for start in range(0, count, step):
@@ -180,10 +181,7 @@ def rows(stream: IO[bytes], header: Header, key: str, layout: str) -> Iterator[n
         elif key[0] == "x" and are_images(header):
             yield channels_last(piece, layout)
         elif piece.dtype.kind == "f":
-            with np.errstate(over="ignore"):  # what does not fit is infinite then, and found as such
+            with np.errstate(over="ignore"):  # overflow becomes infinite, which is found later
                 yield piece.astype(np.float32)
         else:
             yield piece.astype(piece.dtype.newbyteorder("="))
-
-
-# What the readers of a user's own files share.

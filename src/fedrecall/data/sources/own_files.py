@@ -1,8 +1,7 @@
-"""What the readers of a user's own files share."""
+"""Options, checks and paths that the readers of users' own files share."""
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,76 +9,36 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.lib import format as npy
 from pydantic import Field
 
-from fedrecall.atomic_files import explain_write_errors as written
+from fedrecall.data.arrays import MOST_CLASSES
 from fedrecall.data.places import data_root
-from fedrecall.data.transform import Images, Plain, normalised
+from fedrecall.data.transform import Images, Plain, Transform, normalised
 from fedrecall.errors import InputError
 from fedrecall.options import Positive, Whole
 
-STREAM = 0x74657374  # "test": keeps this draw apart from other uses of an equal seed
-
-
 PIECE = 2**24  # bytes in memory at a time
-
-
-MOST_CLASSES = 100_000  # a larger label without a word on it is an id or a mistake
-
-
-MOST_GIVEN = 1_000_000  # classes, whatever is said: counts by client and class are kept in memory
-
-
+MOST_GIVEN = 1_000_000  # classes; counts by client and class are kept in memory
 Where = Annotated[str, "the file, in the working folder or below the data folder (--data)"]
-
-
 Layout = Annotated[Literal["auto", "nhwc", "nchw"], "of colour images: channels last or first"]
-
-
 Classes = Annotated[
     Annotated[int, Field(ge=1, le=MOST_GIVEN)] | None,
     "how many classes there are (default: class_names, or the largest label + 1)",
 ]
-
-
 Limit = Annotated[Positive | None, "bytes that it may unpack to (default: 100 times the file, at least 1 GiB)"]
-
-
 TestFraction = Annotated[float, "without `test`: this share, drawn at random, is for the test"]
-
-
 Seed = Annotated[Whole, "of that draw"]
-
-
 Augmented = Annotated[bool, "images: random crops after padding by 4, and horizontal flips"]
 
 
-def write_rows(path: Path, count: int, pieces: Iterator[np.ndarray]) -> None:
-    """A `.npy` file of rows that come piece by piece. Written, not mapped: a full disk is then an error."""
-    # Without a buffer, which would be refused by a full disk when it is closed, outside of `written`.
-    with path.open("wb", buffering=0) as file:
-        for number, piece in enumerate(pieces):
-            content = np.ascontiguousarray(piece).tobytes()
-            if number == 0:
-                shape, header = (count, *piece.shape[1:]), io.BytesIO()
-                descr = npy.dtype_to_descr(piece.dtype)
-                npy.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
-                content = header.getvalue() + content
-            with written(path):
-                left = memoryview(content)
-                while left:
-                    left = left[file.write(left) :]
-
-
 def write_statistics(target: Path, images: np.ndarray) -> None:
-    """By what images are normalised, beside them: counting all pixels is not for every run."""
-    found = normalised(images)
-    np.save(target / "statistics.npy", np.array([found.mean, found.std]))
+    """Write the mean and deviation of images, so that not every run has to count all pixels."""
+    transform = normalised(images)
+    np.save(target / "statistics.npy", np.array([transform.mean, transform.std]))
 
 
-def as_kept(arrays: Mapping[str, np.ndarray], augment: bool) -> Images | Plain:
-    """How the samples become a model's input, by what the cache has of them."""
+def stored_transform(arrays: Mapping[str, np.ndarray], augment: bool) -> Transform:
+    """Return the transform of cached samples: that of images if the cache has their statistics."""
     if "statistics" not in arrays:
         if augment:
             raise InputError("data.augment is true, but the samples are not images")
@@ -89,7 +48,7 @@ def as_kept(arrays: Mapping[str, np.ndarray], augment: bool) -> Images | Plain:
 
 
 def own_path(key: str, given: str, folder: str | Path | None) -> Path:
-    """A file or folder of the user's: as it is named, or below the data folder."""
+    """Return the path of a user's file or folder, which is relative to the working or the data folder."""
     named = os.path.expanduser(given)
     below = os.path.join(data_root(folder), named)
     for found in (named, below):
@@ -100,18 +59,18 @@ def own_path(key: str, given: str, folder: str | Path | None) -> Path:
 
 @contextmanager
 def name_errors(part: object) -> Iterator[None]:
-    """Turn what goes wrong inside into a sentence that begins with the file, or the part of it, that was read."""
+    """Turn errors inside into an `InputError` that begins with the file, or the part of it, that was read."""
     try:
         yield
     except InputError as error:
         raise InputError(f"{part}: {error}") from None
-    except Exception as error:  # the libraries that read damaged files raise whatever comes
+    except Exception as error:  # libraries raise many kinds on damaged files
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise InputError(f"{part} cannot be read: {reason}") from None
 
 
-def refuse_bomb(file: Path, unpacked: int, limit: int | None) -> None:
-    """A small file that says it becomes a huge one."""
+def check_unpacked_size(file: Path, unpacked: int, limit: int | None) -> None:
+    """Raise an `InputError` if a small file claims to unpack to a huge one."""
     packed = file.stat().st_size
     most = max(2**30, 100 * packed) if limit is None else limit
     if unpacked > most:
@@ -121,21 +80,8 @@ def refuse_bomb(file: Path, unpacked: int, limit: int | None) -> None:
         )
 
 
-def split_off(
-    count: int, fraction: float, seed: int, key: str = "data.test_fraction"
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which samples are for training and which are drawn for the test, both in their order."""
-    if not 0 < fraction < 1:
-        raise InputError(f"{key} is {fraction}; it must be above 0 and below 1")
-    if count < 2:
-        raise InputError("there is only one sample, too few for training and test")
-    drawn = min(max(round(count * fraction), 1), count - 1)
-    order = np.random.default_rng(np.random.SeedSequence([seed, STREAM])).permutation(count)
-    return np.sort(order[drawn:]), np.sort(order[:drawn])
-
-
 def class_count(labels: Sequence[np.ndarray], names: Sequence[str], classes: int | None) -> int:
-    """How many classes there are, when nothing contradicts it."""
+    """Return the number of classes, if the labels, the class names and the option agree on it."""
     most = max(int(part.max()) for part in labels)
     if classes is not None and names and classes != len(names):
         raise InputError(f"data.classes is {classes}, but there are {len(names)} class names")
@@ -144,12 +90,12 @@ def class_count(labels: Sequence[np.ndarray], names: Sequence[str], classes: int
         raise InputError(f"a label is {most}; labels from 0 to {count - 1} were expected")
     if count > MOST_CLASSES and classes is None:
         raise InputError(f"a label is {most}; if there are {count} classes, say so with data.classes")
-    refuse_unwritable(names)
+    check_names(names)
     return count
 
 
-def refuse_unwritable(names: Sequence[str]) -> None:
-    """A name that is not text cannot be written into a run's files."""
+def check_names(names: Sequence[str]) -> None:
+    """Raise an `InputError` if a name cannot be encoded, and so not be written into a run's files."""
     for name in names:
         try:
             name.encode()

@@ -9,6 +9,7 @@ from typing import Any
 import cloudpickle
 
 from fedrecall.client.worker import Worker
+from fedrecall.data.federation import Federation
 from fedrecall.device import Device
 from fedrecall.engines.messages import Done, Failure, Publish, Ready, Refused, RunTasks, Shutdown, Unwritten
 from fedrecall.engines.processes.connection import receive
@@ -23,7 +24,7 @@ def begin(connection: Connection, setup: bytes, folder: str, name: str, device: 
     try:
         # From the engine that started this process, over a connection that only the two of them have.
         job, handle, states = cloudpickle.loads(setup)
-        worker = make_worker(job, handle.open, states, Device(**device))
+        worker = make_worker(job, partial(Federation.from_handle, handle), states, Device(**device))
     except Exception as error:
         connection.send(failure_of(error))
         return

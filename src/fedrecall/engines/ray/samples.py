@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedrecall.atomic_files import explain_write_errors
-from fedrecall.data.federation import Federation, Files, Handle
+from fedrecall.data.federation import Federation
+from fedrecall.data.handle import Handle
 from fedrecall.data.partition import Iid
 from fedrecall.data.sources import DataSet
 from fedrecall.engines.ray.cluster import Cluster
@@ -46,13 +47,13 @@ class SampleSource:
     @classmethod
     def of(cls, federation: Federation) -> SampleSource:
         handle = federation.handle()
-        files = {path: seen(path) for path in paths(handle)}
+        files = {path: seen(path) for path in handle.files}
         return cls(handle, files, federation.digest(), federation.data)
 
     def open(self) -> Federation | None:
         """The federation by what this node has; None if it has not the samples."""
         if all(there is not None and seen(path) == there for path, there in self.files.items()):
-            return self.handle.open()
+            return Federation.from_handle(self.handle)
         return self._read_again()
 
     def _read_again(self) -> Federation | None:
@@ -64,10 +65,6 @@ class SampleSource:
             if own.digest() == self.digest:
                 return own.split_as(self.handle.assignment)
         return None
-
-
-def paths(handle: Handle) -> list[Path]:
-    return [*handle.train, *(handle.test or ())]
 
 
 class Pieces:
@@ -88,19 +85,14 @@ class Depot:
 
         self._folder = ScratchFolder("samples")
         here: dict[Path, Path] = {}
-        for number, path in enumerate(paths(source.handle)):
+        for number, path in enumerate(source.handle.files):
             here[path] = self._folder.path / f"{number}.npy"
             facts = source.files[path]
             assert facts is not None
             with explain_write_errors(here[path]), here[path].open("wb") as file:
                 for start in range(0, facts[1], PIECE):
                     file.write(ray.get(pieces.read.remote(path, start)))
-
-        def moved(files: Files) -> Files:
-            return here[files[0]], here[files[1]]
-
-        test = None if source.handle.test is None else moved(source.handle.test)
-        return replace(source.handle, train=moved(source.handle.train), test=test)
+        return source.handle.moved(here)
 
     def close(self) -> None:
         self._folder.remove()

@@ -13,7 +13,8 @@ from fedrecall.client.sums import Scalars, Sums, SumTree
 from fedrecall.client.tasks import Task
 from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
-from fedrecall.data.federation import Federation, Handle
+from fedrecall.data.federation import Federation
+from fedrecall.data.handle import Handle
 from fedrecall.device import Device
 from fedrecall.engines.accelerators import find
 from fedrecall.engines.messages import (
@@ -62,7 +63,7 @@ class RayWorker:
         try:
             self._node = this_node()
             sys.path += [folder for folder in setup.path if folder not in sys.path]
-            federation = handle.open() if handle else setup.source.open()
+            federation = Federation.from_handle(handle) if handle else setup.source.open()
             if federation is None:
                 return NeedsSamples(self._node)
             return self._make(setup, federation)
