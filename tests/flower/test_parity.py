@@ -76,6 +76,40 @@ def test_augmentation_and_dropout_draw_the_same_numbers(tmp_path: Path, recipe_f
     assert model(here) == model(there)
 
 
+EXTENSIONS = {
+    "stages": ["updates=[signs:Signs, privacy:ClipAndNoise]"],
+    "stages and batch norm": [
+        "updates=[signs:Signs]", "model=resnet18", "model.norm=batch", "model.width=8", "local.steps=2",
+    ],
+    "single updates": ["algorithm=median:Median"],
+    "an optimiser": ["local.optimiser=adam:Adam", "local.momentum=0"],
+    "clients that do not answer": ["participation.name=unreliable:Unreliable", "participation.dropout=0.5"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXTENSIONS)
+def test_extensions_have_the_bits_of_serial(
+    tmp_path: Path, recipe_file: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "extensions")
+    here, there = both(tmp_path, recipe_file, *EXTENSIONS[name])
+    assert model(here) == model(there)
+    sent = [[line["bytes_up"] for line in lines(run, files.METRICS)] for run in (here, there)]
+    assert sent[0] == sent[1]
+
+
+def test_a_head_stays_at_its_node(tmp_path: Path, recipe_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "extensions")
+    words = ["algorithm=personal_head:PersonalHead", "evaluation.test_last=0"]
+    config = made_app(tmp_path / "app", recipe_file, *words, test="")
+    run_app(tmp_path / "app", config, grid_of(tmp_path / "app", config, state=tmp_path / "state"))
+    measured = [
+        [line["val_accuracy"] for line in lines(run, files.METRICS)]
+        for run in (serial(tmp_path / "serial", recipe_file, *words), tmp_path / "app" / "run")
+    ]
+    assert measured[0] == measured[1]
+
+
 @pytest.mark.parametrize("bound", sorted(BOUNDS))
 def test_bounds_are_for_simulations(tmp_path: Path, recipe_file: str, bound: str) -> None:
     with pytest.raises(InputError, match=f"algorithm is '{bound}'"):

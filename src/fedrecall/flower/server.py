@@ -65,7 +65,13 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
     run = str(told.get("run") or secrets.token_hex(8))
     nodes = gathered(grid, app, told)
     facts = [nodes.facts[client] for client in range(nodes.clients)]
-    federation = ToldFederation(app.kind, facts, test_set(app), recipe.partition)
+    test = test_set(app)
+    if test is not None and recipe.create("algorithm").personal:
+        raise InputError(
+            f"algorithm is {recipe.algorithm['name']!r}, which gives each client a model of its own: the server "
+            "has none to test; say test='' in the app's configuration"
+        )
+    federation = ToldFederation(app.kind, facts, test, recipe.partition)
     if nodes.classes:
         _ = federation.pooled_shares  # or the reason why they are not known
     notes = [OWN_DATA, *notes_on_forgetting(recipe, nodes)]

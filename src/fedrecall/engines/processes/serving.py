@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
