@@ -36,6 +36,15 @@ class ClientUpdate(Protocol):
         """The mean over the client's steps."""
 
 
+class UnlabelledData(Protocol):
+    """Samples that the server has, without labels."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, positions: Tensor) -> Tensor:
+        """Return the samples at these positions, as the model takes them."""
+
+
 @dataclass(frozen=True)
 class ServerContext:
     """What the server has at hand in a round, beside the updates."""
@@ -45,3 +54,4 @@ class ServerContext:
     build_model: Callable[[], FlatModel]  # with its initial weights; `load` gives it others
     stream: Callable[[], np.random.Generator]  # random numbers of this round, the same ones at each call
     class_counts: Callable[[int], Tensor]  # a client's training samples by class, if the algorithm discloses them
+    server_data: UnlabelledData | None = None  # what the recipe's key `server_data` names

@@ -281,6 +281,10 @@ class Federation:
         counts = np.bincount(own, minlength=self.num_classes)
         return Labels.of(torch.from_numpy(counts), self.pooled_shares if with_pooled else None)
 
+    def class_counts(self, client: int) -> torch.Tensor:
+        """Return how many training samples of each class a client has."""
+        return self.labels(client).counts
+
     def beta(self, client: int) -> torch.Tensor:
         """Return the share of each class in the client's training labels."""
         return self.labels(client).beta

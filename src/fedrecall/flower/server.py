@@ -73,7 +73,7 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
         )
     federation = ToldFederation(app.kind, facts, test, recipe.partition)
     if nodes.classes:
-        _ = federation.pooled_shares  # or the reason why they are not known
+        federation.class_counts(0)  # or the reason why they are not known
     notes = [OWN_DATA, *notes_on_forgetting(recipe, nodes)]
     engine = Flower(nodes, run, app.get("clipping-norm", float, 0.0), notes)
     experiment = build(recipe, federation, Parts(engine=engine), run=out if resume else None)
@@ -115,7 +115,8 @@ def notes_on_forgetting(recipe: Recipe, nodes: Nodes) -> list[str]:
 def gathered(grid: Grid, app: App, told: dict[str, Any]) -> Nodes:
     """All clients, once they are there; of a run that is resumed, some may come later."""
     recipe, objective = app.recipe, app.recipe.create("objective")
-    asks_counts = bool(objective.asks_population) or recipe.evaluation.prior != "as_trained"
+    discloses = "class_counts" in recipe.create("algorithm").discloses
+    asks_counts = discloses or bool(objective.asks_population) or recipe.evaluation.prior != "as_trained"
     nodes = Nodes(
         grid,
         recipe.method_digest(),

@@ -45,17 +45,23 @@ class ToldFederation(Federation):
 
     @cached_property
     def pooled_shares(self) -> torch.Tensor:
-        """Only where the recipe asks for them and every node has agreed to say how many samples of each class it
-        has."""
+        """The class shares of all clients, where every node has agreed to say how many samples of each it has."""
+        total = np.sum(self._counts(), axis=0)
+        return torch.from_numpy(total / total.sum())
+
+    def class_counts(self, client: int) -> torch.Tensor:
+        return torch.from_numpy(self._counts()[client])
+
+    def _counts(self) -> np.ndarray:
+        """Return the class counts of all clients; raise an `InputError` if a node does not share its own."""
         counts = [fact.counts for fact in self._facts]
         refusing = [client for client, known in enumerate(counts) if known is None]
         if refusing:
             raise InputError(
-                "the recipe asks for the class shares of all clients (prior: pooled), but "
-                f"share-class-counts is not true at clients {', '.join(map(str, refusing[:20]))}"
+                "the recipe asks how many samples of each class a client has, but share-class-counts is not true at "
+                f"clients {', '.join(map(str, refusing[:20]))}"
             )
-        total = np.sum(np.array(counts), axis=0)
-        return torch.from_numpy(total / total.sum())
+        return np.array(counts)
 
     def digest(self) -> str:
         """Of what is known of the data."""

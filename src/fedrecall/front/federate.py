@@ -38,6 +38,7 @@ def federate(
     optimiser: Optimiser | type[Optimiser] | Named | None = None,
     participation: float | Participation | type[Participation] | Named | None = None,
     updates: Sequence[Stage | type[Stage] | Named] = (),
+    server_data: Any = None,
     local: Local | Mapping[str, Any] | None = None,
     engine: str = "auto",
     workers: int | str = "auto",
@@ -57,8 +58,8 @@ def federate(
     `algorithm`, `objective` and `model` may be given by name, with options or without, as in a recipe: "scaffold",
     {"name": "scaffold", "server_lr": 0.5}, "module:name". An objective may also be a loss of `torch.nn`, or any
     function of logits [n, C] and labels [n] that returns the loss of the batch. `optimiser`, `participation` and
-    the stages in `updates` are given likewise. The other keys of a recipe are keywords too (`rounds`, `seed`,
-    `preset`, `evaluation={"every": 10}`, ..), with its defaults.
+    the stages in `updates` are given likewise; `server_data` is an array of samples, or a name. The other keys of
+    a recipe are keywords too (`rounds`, `seed`, `preset`, `evaluation={"every": 10}`, ..), with its defaults.
 
     `metrics` are functions of logits [n, C] and labels [n], by name: their values on the pooled validation data
     are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are watchers, or functions that are
@@ -87,6 +88,7 @@ def federate(
         optimiser=optimiser,
         participation=participation,
         updates=updates,
+        server_data=server_data,
         local=local,
         execution={"engine": engine, "workers": workers, "device": device},
     )

@@ -40,6 +40,7 @@ def recipe_and_parts(
     optimiser: Any = None,
     participation: Any = None,
     updates: Sequence[Any] = (),
+    server_data: Any = None,
     local: Local | Mapping[str, Any] | None = None,
     execution: Mapping[str, Any],
 ) -> tuple[Recipe, Parts]:
@@ -60,6 +61,8 @@ def recipe_and_parts(
         "objective": objective if is_named(objective) else OBJECTIVE.describe(chosen_objective),
         "execution": {**execution, **settings.get("execution", {})},
     }
+    if server_data is not None:
+        tree["server_data"] = server_data if is_named(server_data) else FROM_PYTHON
     if stages:
         tree["updates"] = [as_tree(STAGE, stage) for stage in stages]
     if local is not None:
@@ -78,6 +81,7 @@ def recipe_and_parts(
         objective=chosen_objective,
         optimiser=None if optimiser is None or is_named(optimiser) else OPTIMISER.from_python(optimiser),
         participation=own_participation,
+        server_data=None if is_named(server_data) else server_data,
         stages=[STAGE.from_python(stage) for stage in stages] if stages else None,
     )
     return recipe, parts

@@ -12,7 +12,7 @@ from fedrecall.recipe.layers import look_up
 from fedrecall.recipe.recipe import SECTIONS
 
 CLUSTER = "execution.ray_address"
-OF_COMPONENTS = ("local.optimiser", "participation", "updates", "trackers")  # beside the sections
+OF_COMPONENTS = ("local.optimiser", "participation", "updates", "server_data", "trackers")  # beside the sections
 CODE_KEYS = (*SECTIONS, *OF_COMPONENTS, "evaluation.metrics", CLUSTER)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import yaml
@@ -40,6 +41,7 @@ from fedrecall.updates import STAGE, Stage
 SECTIONS: dict[str, Section[Any]] = {
     section.key: section for section in (DATA, PARTITION, MODEL, OBJECTIVE, ALGORITHM)
 }
+SERVER_DATA = replace(DATA, key="server_data")
 TRACKER: Section[Any] = Section("trackers", {})
 FROM_PYTHON: Tree = {"name": PYTHON}  # a section that was given as a Python object
 
@@ -74,6 +76,11 @@ class Recipe(Settings):
     local: Local = Field(default_factory=Local, description="how a client trains")
     updates: Annotated[list[Tree], BeforeValidator(listed(STAGE))] = Field(
         default=[], description="stages between a client's training and the round's sums, one after the other"
+    )
+    server_data: Named | None = Field(
+        default=None,
+        description="data that the server has, for algorithms that need some: a data source, whose labels are not "
+        "read",
     )
     batch_norm: BatchNorm = Field(
         default="average",
@@ -112,6 +119,8 @@ class Recipe(Settings):
         self.local.check_rates(self.rounds)
         if self.evaluation.test_last is None and self.tested_rounds == MOST_TESTED:
             object.__setattr__(self, "evaluation", self.evaluation.model_copy(update={"test_last": MOST_TESTED}))
+        if self.server_data is not None:
+            object.__setattr__(self, "server_data", SERVER_DATA.complete(self.server_data))
         for key, section in SECTIONS.items():
             object.__setattr__(self, key, section.complete(getattr(self, key)))
         return self
@@ -140,7 +149,8 @@ class Recipe(Settings):
 
     def create(self, section: str, **supplied: Any) -> Any:
         """Return the partition, model, objective, algorithm or data set that the recipe names."""
-        return SECTIONS[section].create(getattr(self, section), **supplied)
+        sections = {**SECTIONS, "server_data": SERVER_DATA}
+        return sections[section].create(getattr(self, section), **supplied)
 
     def create_participation(self) -> Participation:
         """Return how the clients of a round are chosen."""

@@ -54,7 +54,7 @@ def server_context(experiment: Experiment, t: int) -> ServerContext:
         if "class_counts" not in algorithm.discloses:
             name = type(algorithm).__name__
             raise InputError(f"{name} asks for class counts, which leave a client only if it discloses them")
-        return federation.labels(client).counts
+        return federation.class_counts(client)
 
     return ServerContext(
         round=t,
@@ -62,6 +62,7 @@ def server_context(experiment: Experiment, t: int) -> ServerContext:
         build_model=lambda: job.build_model(federation),
         stream=lambda: stream(experiment.recipe.seed, "aggregate", t),
         class_counts=class_counts,
+        server_data=experiment.server_data,
     )
 
 

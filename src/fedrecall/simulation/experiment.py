@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -35,6 +36,7 @@ from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
 from fedrecall.simulation.compatibility import check_combination
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
+from fedrecall.simulation.server_data import server_data_of
 from fedrecall.torch_state import fixed_torch_state
 from fedrecall.updates import Pipeline, Stage
 from fedrecall.vector import tensors_digest
@@ -56,6 +58,7 @@ class Experiment:
         job = job.for_model(self.flat)
         self.algorithm, self.payload = job.algorithm, self.flat.payload
         check_outputs(self.flat, federation)
+        self.server_data = server_data_of(recipe, federation, self.flat.w.dtype, parts.server_data)
         self.population = Population(federation.population, len(federation.pool("train")[1]))
         self.participation = parts.participation or recipe.create_participation()
         self.count = self.participation.expected(federation.population)
@@ -121,6 +124,7 @@ class Parts:
     optimiser: Optimiser | None = None
     participation: Participation | None = None
     stages: Sequence[Stage] | None = None
+    server_data: Any = None  # an array of samples
     metrics: Mapping[str, UserMetric] | None = None
     engine: Engine | None = None
 
