@@ -16,7 +16,7 @@ from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.engines.parcels import Answer
 from fedrecall.errors import InputError, WriteError
 from fedrecall.runs.client_states import States
-from fedrecall.torch_state import Fixed, fix
+from fedrecall.torch_state import FixedState
 from fedrecall.user_code import their_traceback
 
 Message = tuple[str, Any, Any]  # what it is, of which task, and the rest
@@ -25,7 +25,7 @@ Message = tuple[str, Any, Any]  # what it is, of which task, and the rest
 def make_worker(job: Job, open_federation: Callable[[], Federation], states: States, device: Device) -> Worker:
     """The one worker of a process that does nothing else; torch's settings are fixed for good."""
     keep_freed_memory()
-    fix(Fixed())  # after the import of code that may have set something
+    FixedState().fix()  # after the import of code that may have set something
     torch.set_num_threads(job.local.threads)
     device.fix()
     with device.explained(job.local.batch_size):

@@ -107,7 +107,7 @@ class Processes(WorkerPool[WorkerProcess]):
                 self._silent(member)
             try:
                 link.receive(member.connection)  # it is there, and reads: what is sent now does not wait for ever
-                member.connection.send((*self._greeting, member.results, member.device.fields()))
+                member.connection.send((*self._greeting, member.results, vars(member.device)))
             except (EOFError, ConnectionError):
                 self._bury(member)
 

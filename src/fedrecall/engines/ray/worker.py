@@ -18,8 +18,7 @@ from fedrecall.client.tasks import Task
 from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation, Handle
-from fedrecall.device import Device
-from fedrecall.engines.accelerators import find
+from fedrecall.device import Device, find_devices
 from fedrecall.engines.answering import Message, answer, make_worker, refusal
 from fedrecall.engines.parcels import Answer, Rest, stacked, unstacked
 from fedrecall.engines.ray.parcel_post import Packed, pack, unpack, unpack_copy
@@ -85,7 +84,7 @@ class RayWorker:
         # From the driver of this run, over the cluster's own connections.
         job, states = cloudpickle.loads(setup.pickled)
         self._on_the_way = None if setup.token.is_seen() else TravellingStates()
-        find(setup.device.name)
+        find_devices(setup.device.name)
         self._worker: Worker = make_worker(job, lambda: federation, self._on_the_way or states, setup.device)
         self._version, self._sent = 0, Tensors()
         return Joined(self._node, environment(setup.device), self._on_the_way is None)
