@@ -267,8 +267,8 @@ def check_device(device: Device, precision: str, module: nn.Module) -> None:
         return
     if any(isinstance(inner, nn.RNNBase) and inner.dropout for inner in module.modules()):
         raise InputError(
-            f"a recurrent layer of the model has dropout, which {device.name} draws from a generator that the seed "
-            "of a run does not decide; a layer with dropout=0 and an nn.Dropout after it were expected"
+            f"a recurrent layer of the model has dropout, which {device.name} draws from a generator that the "
+            "seed of a run does not decide; a layer with dropout=0 and an nn.Dropout after it were expected"
         )
     if precision == "bfloat16" and device.name in accelerators() and not torch.cuda.is_bf16_supported():
         raise InputError(f"local.precision is bfloat16, which {device.name} does not have; float16 was expected")

@@ -23,8 +23,9 @@ one_run = threading.RLock()
 def torch_defaults() -> Iterator[None]:
     """Set torch's defaults, restore what was set at the end, and let no other thread do so meanwhile."""
     with one_run, ExitStack() as undo:
-        if torch.get_default_device().type != "cpu":  # torch is slower within a default device
-            undo.enter_context(torch.device("cpu"))
+        # A default device is a mode. Within another one, `torch.device("cpu")`, attention would have other kernels.
+        while torch._C._len_torch_function_stack():
+            undo.callback(torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack())
         undo.enter_context(torch.inference_mode(False))
         undo.enter_context(torch.enable_grad())
         undo.enter_context(torch.autocast("cpu", enabled=False))

@@ -206,6 +206,7 @@ def unknown_token(folder: Path) -> None:
 
 def what_is_set(folder: Path) -> None:
     """Inside a run deterministic algorithms alone; callbacks, and what comes after, see what was set before."""
+    before = sim_device.generator.get_state()
     seen: list[tuple[str, bool]] = []
 
     class Looking(nn.Linear):
@@ -215,11 +216,13 @@ def what_is_set(folder: Path) -> None:
 
     def watch(line: dict[str, Any]) -> None:
         seen.append(("callback", torch.are_deterministic_algorithms_enabled()))
+        assert torch.equal(sim_device.generator.get_state(), before)
 
-    model = nn.Sequential(nn.Flatten(), Looking(64, CLASSES))
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), Looking(64, CLASSES))
     run(folder / "a", model, images(), device="sim", watch=watch)
     assert {pair for pair in seen if pair[0] != "cpu"} == {("sim", True), ("callback", False)}
     assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.equal(sim_device.generator.get_state(), before)
 
 
 def engine_cases() -> dict[str, Callable[[Path], object]]:

@@ -1,8 +1,7 @@
 """A second device in software, `sim`: its tensors hold a CPU tensor, and the CPU's own kernels compute with it.
 
-Importing this registers it. What differs from the CPU is what must not happen: an operation that mixes devices and a
-float64 tensor on the device raise. It has a generator of its own, of the same kind as the CPU's: equal seeds give
-equal numbers.
+Importing this registers it. What differs from the CPU is what must not happen: an operation that mixes devices and
+a float64 tensor on the device raise. Its generator is of the CPU's kind: equal seeds give equal numbers.
 
 Backward passes run in a thread of autograd, as on a GPU. Its kernels use as many threads as the variable
 OMP_NUM_THREADS says, which must be 1 for the CPU's bits. The thread aborts when the process ends, which is
