@@ -23,7 +23,7 @@ one_run = threading.RLock()
 def torch_defaults() -> Iterator[None]:
     """Set torch's defaults, restore what was set at the end, and let no other thread do so meanwhile."""
     with one_run, ExitStack() as undo:
-        # A default device is a mode. Within another one, `torch.device("cpu")`, attention would have other kernels.
+        # A default device is such a mode. Within a second one, `torch.device("cpu")`, attention has other kernels.
         while torch._C._len_torch_function_stack():
             undo.callback(torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack())
         undo.enter_context(torch.inference_mode(False))

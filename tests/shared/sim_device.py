@@ -119,13 +119,10 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
 @contextlib.contextmanager
 def own_draws() -> Iterator[None]:
     """Let the CPU's kernels draw from the device's generator."""
-    before = torch.get_rng_state()
-    torch.set_rng_state(generator.get_state())
-    try:
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(generator.get_state())
         yield
-    finally:
         generator.set_state(torch.get_rng_state())
-        torch.set_rng_state(before)
 
 
 def inside(leaf: Any) -> Any:
