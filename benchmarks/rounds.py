@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedrecall.device import Device
-from fedrecall.engines.accelerators import find
+from fedrecall.device import Device, find_devices
 from fedrecall.runs.environment import environment
 from turns import Program
 from work import WORKS
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def say_where(device: str) -> None:
     """What the numbers depend on, so that they can be compared with others'."""
-    place = Device(find(device)[0])
+    place = Device(find_devices(device)[0])
     print(json.dumps(environment(place)))
 
 

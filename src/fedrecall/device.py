@@ -1,7 +1,7 @@
-"""Where the tensors of a run's clients live, what is set there, and what is said when it cannot be done there.
+"""The device that clients train on: which one a run gets, placement, settings, readable errors.
 
 The server's side is on the CPU, whatever the device: sums are in float64, which not every device has, and files
-hold CPU tensors. `put` and `home` are the ways there and back; on the CPU both give back what they are given.
+hold CPU tensors. `put` and `home` are the ways there and back; on the CPU both return what they are given.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedrecall.errors import InputError
-from fedrecall.torch_state import Setting, also_fix, fp32_precision
+from fedrecall.errors import InputError, short_repr
+from fedrecall.torch_state import also_fix
 from fedrecall.vector import Tensors
 
+# A step on an accelerator is some hundred calls of about ten microseconds, in which a core of a CPU does some 2e7
+# operations; with as many cores as such a machine has, that is a few 1e8. A step should be more than that.
+WORTH_A_DEVICE = 1e9
+WITHOUT_FLOAT64 = {"mps"}
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # without which cuBLAS is not deterministic; read when CUDA begins
-NO_DETERMINISTIC = re.compile(r"(.+?) does not have a deterministic implementation")
-ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+ \w+)")
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Device:
     name: str = "cpu"  # as torch has it, with its number: "cuda:1"
     deterministic: bool = True
     tf32: bool = False
-    workers: int = 1  # who share it
+    workers: int = 1  # that share it
 
     @property
     def torch(self) -> torch.device:
@@ -48,97 +51,94 @@ class Device:
     def is_cpu(self) -> bool:
         return self.name == "cpu"
 
-    def fields(self) -> dict[str, Any]:
-        """As plain values, which travel to a process that has imported nothing yet."""
-        return asdict(self)
-
     @property
     def rounding(self) -> str:
         """The word for it in a run's identity: none for the CPU, whose bits are the reference."""
-        if self.is_cpu:
-            return ""
-        ways = (("tf32", self.tf32), ("nondeterministic", not self.deterministic))
-        return " ".join([self.kind, *(word for word, holds in ways if holds)])
+        words = [self.kind, "tf32" if self.tf32 else "", "" if self.deterministic else "nondeterministic"]
+        return "" if self.is_cpu else " ".join(filter(None, words))
 
     def put(self, tensors: Tensors) -> Tensors:
-        """The tensors on this device."""
+        """Return the tensors on this device."""
         return tensors if self.is_cpu else {name: tensor.to(self.torch) for name, tensor in tensors.items()}
 
     def home(self, tensors: Tensors) -> Tensors:
-        """The tensors on the CPU again."""
+        """Return the tensors on the CPU."""
         return tensors if self.is_cpu else {name: tensor.cpu() for name, tensor in tensors.items()}
 
     def memory(self) -> tuple[int, int] | None:
-        """Bytes that are free, and all; None where the device does not tell."""
-        try:
+        """Return the free and all bytes; None where the device does not tell."""
+        with suppress(RuntimeError, AttributeError, AssertionError):  # it cannot tell, or not after a failure
             if self.kind == "mps":
                 total = torch.mps.recommended_max_memory()
                 return total - torch.mps.driver_allocated_memory(), total
             free, total = torch.get_device_module(self.torch).mem_get_info(self.torch)
-        except (RuntimeError, AttributeError, AssertionError):  # it cannot tell, or not after a failure
-            return None
-        return free, total
+            return free, total
+        return None
 
     def has_room(self, size: int) -> bool:
-        """May each of its workers keep so many bytes here? Most of the memory is for training."""
+        """Whether each of its workers may keep this many bytes here; most of the memory is for training."""
         memory = self.memory()
         return memory is not None and size * self.workers <= memory[0] / 4
 
     def fix(self) -> None:
-        """Set what its bits depend on, until torch's state is given back."""
+        """Set what its bits depend on, until torch's state is restored."""
         if not self.is_cpu:
-            also_fix(self._settings())
+            also_fix(self._settings)
 
-    def _settings(self) -> list[Setting]:
-        kind, number = self.kind, self.torch.index or 0
-        settings: list[Setting] = [
-            (lambda: torch.is_autocast_enabled(kind), lambda on: torch.set_autocast_enabled(kind, on), False)
-        ]
-        if self.deterministic:
-            settings += [
-                (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 2),
-                # Attention by plain products: its own kernels add in any order, and draw numbers themselves.
-                (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, False),
-                (
-                    torch.backends.cuda.mem_efficient_sdp_enabled,
-                    torch.backends.cuda.enable_mem_efficient_sdp,
-                    False,
-                ),
-                (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp, False),
-            ]
-        if kind == "cuda":
-            settings += [*cuda_settings(self), (torch.cuda.current_device, torch.cuda.set_device, number)]
-        if kind == "xpu":
-            settings.append((torch.xpu.current_device, torch.xpu.set_device, number))
-        return settings
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        module = torch.get_device_module(self.torch)
+        with ExitStack() as undo:
+            if self.kind in ("cuda", "xpu"):
+                undo.enter_context(module.device(self.torch))
+            undo.enter_context(torch.random.fork_rng([self.torch], device_type=self.kind))
+            module.manual_seed(0)  # for draws outside of any stream
+            undo.enter_context(torch.autocast(self.kind, enabled=False))
+            undo.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+            torch.set_deterministic_debug_mode("error" if self.deterministic else "default")
+            if self.deterministic:
+                undo.enter_context(sdpa_kernel(SDPBackend.MATH))  # the other kernels add in any order
+            if self.kind == "cuda":
+                set_cuda(self, undo)
+            yield
 
     def facts(self) -> dict[str, Any]:
-        """What its bits depend on, for `environment.json`."""
+        """Return what its bits depend on, for `environment.json`."""
         if self.is_cpu:
             return {"device": "cpu"}
-        module = torch.get_device_module(self.torch)
+        module, found = torch.get_device_module(self.torch), {"device": self.rounding}
         if not module.is_available():  # it is on another machine, which says what it is
-            return {"device": self.rounding}
-        name = module.get_device_name(self.torch) if hasattr(module, "get_device_name") else None
-        found = {"device_name": name, "driver": driver(self), "device_libraries": libraries(self.kind)}
-        return {"device": self.rounding, **{key: value for key, value in found.items() if value is not None}}
+            return found
+        if hasattr(module, "get_device_name"):
+            found["device_name"] = module.get_device_name(self.torch)
+        if self.kind == "cuda":
+            with suppress(OSError, IndexError):
+                text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+                found["driver"] = text.splitlines()[0]
+            made_for = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+            cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+            found["device_libraries"] = f"{made_for}, cuDNN {cudnn}"
+        elif self.kind == "xpu":
+            found["driver"] = str(torch.xpu.get_device_properties(self.torch).driver_version)
+        elif self.kind == "mps":
+            found["driver"] = platform.mac_ver()[0]
+        return found
 
     @contextmanager
     def explained(self, batch_size: int) -> Iterator[None]:
-        """What fails because of the device, as a sentence that says what to set."""
+        """Turn what fails because of the device into a sentence that says what to set."""
         try:
             yield
         except RuntimeError as error:
-            sentence = None if self.is_cpu else self._sentence(error, batch_size)
+            sentence = None if self.is_cpu else self._sentence(error, " ".join(str(error).split()), batch_size)
             if sentence is None:
                 raise
             raise InputError(sentence) from None
 
-    def _sentence(self, error: RuntimeError, batch_size: int) -> str | None:
-        text = " ".join(str(error).split())
+    def _sentence(self, error: RuntimeError, text: str, batch_size: int) -> str | None:
         if isinstance(error, torch.OutOfMemoryError) or "out of memory" in text:
             return self._too_little_memory(text, batch_size)
-        if without := NO_DETERMINISTIC.match(text):
+        if without := re.match(r"(.+?) does not have a deterministic implementation", text):
             return (
                 f"{without[1]} has no deterministic version on {self.kind}; execution.deterministic=false allows "
                 "it, and two runs may differ then"
@@ -156,9 +156,9 @@ class Device:
         return None
 
     def _too_little_memory(self, text: str, batch_size: int) -> str:
-        asked, memory = ASKED.search(text), self.memory()
+        asked, memory = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", text), self.memory()
         parts = [f"{asked[1]} more were asked for"] if asked else []
-        parts += [f"{in_words(memory[0])} of {in_words(memory[1])} are free"] if memory else []
+        parts += ["{:.1f} GiB of {:.1f} GiB are free".format(*(size / 2**30 for size in memory))] if memory else []
         parts += [f"{self.workers} workers share it"] if self.workers > 1 else []
         ways = [f"local.batch_size below {batch_size}"] if batch_size > 1 else []
         ways += [f"execution.workers_per_device below {self.workers}"] if self.workers > 1 else []
@@ -169,67 +169,106 @@ class Device:
 CPU = Device()
 
 
-def cuda_settings(device: Device) -> list[Setting]:
-    """Of cuDNN and of products. TF32 rounds to 10 bits of mantissa, and torch has it on for convolutions."""
-    cudnn = torch.backends.cudnn
-    settings: list[Setting] = [
-        (lambda: cudnn.benchmark, lambda on: setattr(cudnn, "benchmark", on), False),
-        (lambda: cudnn.deterministic, lambda on: setattr(cudnn, "deterministic", on), device.deterministic),
+def set_cuda(device: Device, undo: ExitStack) -> None:
+    """Set what cuDNN and matrix products do. TF32 rounds to 10 bits of mantissa, and torch has it on in cuDNN."""
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    newer = hasattr(matmul, "fp32_precision")  # a second switch for the precision, which torch 2.6 has not
+    if newer:
+        undo.callback(setattr, matmul, "fp32_precision", matmul.fp32_precision)
+    with suppress(RuntimeError):  # the older switch cannot be read where the newer one was set
+        undo.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+    matmul.allow_tf32 = device.tf32  # sets both
+    settings: list[tuple[Any, str, Any]] = [
+        (cudnn, "benchmark", False),
+        (cudnn, "deterministic", device.deterministic),
     ]
-    if device.deterministic:
-        settings.append((lambda: os.environ.get(WORKSPACE), write_workspace, os.environ.get(WORKSPACE, ":4096:8")))
-    if hasattr(torch._C, "_get_fp32_precision_getter"):
+    if newer:
         value = "tf32" if device.tf32 else "ieee"
-        settings += [(*fp32_precision("cuda", part)[:2], value) for part in ("matmul", "conv", "rnn")]
+        settings += [(cudnn.conv, "fp32_precision", value), (cudnn.rnn, "fp32_precision", value)]
     else:
-        for backend in (torch.backends.cuda.matmul, cudnn):
-            settings.append(
-                (
-                    lambda at=backend: at.allow_tf32,  # type: ignore[misc]
-                    lambda on, at=backend: setattr(at, "allow_tf32", on),  # type: ignore[misc]
-                    device.tf32,
-                )
-            )
-    return settings
-
-
-def write_workspace(value: str | None) -> None:
-    if value is None:
-        os.environ.pop(WORKSPACE, None)
-    else:
-        os.environ[WORKSPACE] = value
-
-
-def driver(device: Device) -> str | None:
-    """The version of the device's driver, where it can be told."""
-    if device.kind == "cuda":
-        try:
-            return Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
-        except (OSError, IndexError):
-            return None
-    if device.kind == "xpu":
-        return str(torch.xpu.get_device_properties(device.torch).driver_version)
-    return platform.mac_ver()[0] if device.kind == "mps" else None
-
-
-def libraries(kind: str) -> str | None:
-    """The versions of what its kernels come from."""
-    if kind != "cuda":
-        return None
-    made_for = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
-    return f"{made_for}, cuDNN {torch.backends.cudnn.version()}"  # type: ignore[no-untyped-call]
-
-
-def in_words(size: int) -> str:
-    """
-    >>> in_words(3 * 2**29)
-    '1.5 GiB'
-    """
-    return f"{size / 2**30:.1f} GiB"
+        settings.append((cudnn, "allow_tf32", device.tf32))
+    for owner, name, value in settings:
+        undo.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+    if device.deterministic and WORKSPACE not in os.environ:
+        os.environ[WORKSPACE] = ":4096:8"
+        undo.callback(os.environ.pop, WORKSPACE, None)
 
 
 def received(tensor: Tensor, device: Device) -> Tensor:
-    """A batch on its way to a device, for which the CPU need not wait where the device can fetch it by itself."""
+    """Return a batch on a device; the CPU does not wait for it where the device can fetch it by itself."""
     if device.kind in ("cuda", "xpu"):
         return tensor.pin_memory().to(device.torch, non_blocking=True)
     return tensor.to(device.torch)
+
+
+def accelerators() -> list[str]:
+    """Return the names of this machine's accelerators, which are of one kind."""
+    kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if kind is None:
+        return []
+    return [f"{kind.type}:{number}" for number in range(torch.get_device_module(kind).device_count())]
+
+
+def parse_device(asked: str) -> torch.device:
+    try:
+        return torch.device(asked)
+    except RuntimeError:
+        expected = "auto, cpu, cuda, mps or xpu was expected, or one of several by its number, as cuda:1"
+        raise InputError(f"execution.device is {short_repr(asked)}; {expected}") from None
+
+
+def find_devices(asked: str) -> list[str]:
+    """Return the devices that a name stands for, with their numbers; raise an `InputError` if there is none."""
+    device = parse_device(asked)
+    if device.type == "cpu":
+        return ["cpu"]
+    here = accelerators()
+    wanted = device.type if device.index is None else f"{device.type}:{device.index}"
+    found = [name for name in here if wanted in (name, name.partition(":")[0])]
+    if not found:
+        raise InputError(
+            f"execution.device is {asked!r}, but PyTorch {torch.__version__} finds here: "
+            f"{', '.join(['cpu', *here])}; say one of these, or auto"
+        )
+    return found
+
+
+def choose_devices(asked: str, step_operations: float, dtype: torch.dtype) -> list[str]:
+    """Return the devices for a run; `auto` goes by the number of arithmetic operations of a local step."""
+    auto = asked == "auto"
+    if auto and step_operations < WORTH_A_DEVICE:
+        return ["cpu"]
+    named = (accelerators() or ["cpu"]) if auto else find_devices(asked)
+    if dtype != torch.float64 or torch.device(named[0]).type not in WITHOUT_FLOAT64:
+        return named
+    if auto:
+        return ["cpu"]
+    raise InputError(
+        f"the model is float64, which {asked} does not have; convert it by model.float(), or say "
+        "execution.device=cpu"
+    )
+
+
+def device_elsewhere(asked: str, resources: Mapping[str, float]) -> str:
+    """Return the device of a worker on another machine, which sees only what it was given there: `auto` goes by
+    whether a GPU is among its resources."""
+    if asked == "auto":
+        return "cuda:0" if resources.get("GPU") else "cpu"
+    kind = parse_device(asked).type
+    return kind if kind == "cpu" else f"{kind}:0"
+
+
+def check_device(device: Device, precision: str, module: nn.Module) -> None:
+    """Raise an `InputError` for what a GPU cannot do: bfloat16 without instructions for it, and dropout within a
+    recurrent layer, which cuDNN draws from a state of its own that no seed resets."""
+    if device.kind != "cuda":
+        return
+    if any(isinstance(inner, nn.RNNBase) and inner.dropout for inner in module.modules()):
+        raise InputError(
+            f"a recurrent layer of the model has dropout, which {device.name} draws from a generator that the "
+            "seed of a run does not decide; a layer with dropout=0 and an nn.Dropout after it were expected"
+        )
+    if precision == "bfloat16" and device.name in accelerators() and not torch.cuda.is_bf16_supported():
+        raise InputError(f"local.precision is bfloat16, which {device.name} does not have; float16 was expected")

@@ -13,6 +13,9 @@ from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
+
+from fedrecall.vector import HERE
 
 # The numbers are part of every result: append, never renumber.
 PURPOSES: Final[dict[str, int]] = {
@@ -117,12 +120,31 @@ def torch_stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> to
 
 
 @contextmanager
-def default_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> Iterator[None]:
-    """Dropout and initialisation read torch's default generator: lend it this stream, then give it back."""
-    generator = torch.default_generator
-    before = generator.get_state()
-    generator.manual_seed(torch_seed(seed, purpose, round, client))
+def default_generator(
+    seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = HERE
+) -> Iterator[None]:
+    """Seed the default generators, which dropout and initialisation read, by this stream; restore them at the end.
+
+    They are that of the CPU and, elsewhere, that of the current device.
+    """
+    before = generator_states(device)
+    drawn = torch_seed(seed, purpose, round, client)
+    torch.default_generator.manual_seed(drawn)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(drawn)
     try:
         yield
     finally:
-        generator.set_state(before)
+        set_generator_states(device, before)
+
+
+def generator_states(device: torch.device) -> list[Tensor]:
+    """Return the states of the default generators of the CPU and of a device."""
+    states = [torch.get_rng_state()]
+    return states if device.type == "cpu" else [*states, torch.get_device_module(device).get_rng_state(device)]
+
+
+def set_generator_states(device: torch.device, states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(states[1], device)

@@ -1,81 +1,61 @@
-"""torch's own state around a run: what decides its bits is fixed while it goes, and given back after it.
+"""Torch's own settings around a run: those that users change are at their defaults inside, and restored after it.
 
-Some of that state belongs to the process (the default dtype, oneDNN, the default generator), some to the thread
-(autocast, no_grad, modes). A worker process fixes the same, so that every engine comes to the same bits.
+Some belong to the process (the default dtype, the default generator), some to the thread (autocast, `no_grad`).
+Worker processes set the same, so every engine has the same bits.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import torch
-from torch.utils import _python_dispatch as dispatch
 
-# (read, write, value): as torch has them in a fresh process, whatever its version.
-Setting = tuple[Callable[[], Any], Callable[[Any], object], Any]
-
-
-def flushes_denormals() -> bool:
-    """torch can only be told, not asked; Python's floats go through the same unit of the CPU."""
-    return sys.float_info.min / 2 == 0.0
-
-
-def fp32_precision(backend: str, operation: str) -> Setting:
-    return (
-        lambda: torch._C._get_fp32_precision_getter(backend, operation),
-        lambda value: torch._C._set_fp32_precision_setter(backend, operation, value),
-        "none",
-    )
-
-
-SETTINGS: list[Setting] = [
-    (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
-    (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on), False),
-    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled, True),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 0),
-    (
-        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-        lambda pair: torch.set_anomaly_enabled(*pair),
-        (False, True),
-    ),
-    (flushes_denormals, torch.set_flush_denormal, False),
-    (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled, True),
-    (torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled, True),
-    (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled, True),
-    # Of attention on a CPU too, whatever their names.
-    (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp, True),
-    (torch.backends.cuda.mem_efficient_sdp_enabled, torch.backends.cuda.enable_mem_efficient_sdp, True),
-    (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp, True),
-]
-if hasattr(torch._C, "_get_mkldnn_deterministic"):
-    SETTINGS.append((torch._C._get_mkldnn_deterministic, torch._C._set_mkldnn_deterministic, False))
-if hasattr(torch._C, "_get_fp32_precision_getter"):
-    # The general ones first: a value that is not set reads as that of the one above it.
-    SETTINGS += [fp32_precision("generic", "all"), fp32_precision("mkldnn", "all")]
-    SETTINGS += [fp32_precision("mkldnn", operation) for operation in ("matmul", "conv", "rnn")]
+Settings = Callable[[], AbstractContextManager[object]]
 
 # One run at a time in a process: there is one default generator and one default dtype. Re-entrant, because a run
 # may be started within another, by a callback of it.
 one_run = threading.RLock()
 
 
-class Fixed(ExitStack):
-    """What is fixed; it undoes itself when it is closed."""
+@contextmanager
+def torch_defaults() -> Iterator[None]:
+    """Set torch's defaults, restore what was set at the end, and let no other thread do so meanwhile."""
+    with one_run, ExitStack() as undo:
+        # A default device is such a mode. Within a second one, `torch.device("cpu")`, attention has other kernels.
+        while torch._C._len_torch_function_stack():
+            undo.callback(torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack())
+        undo.enter_context(torch.inference_mode(False))
+        undo.enter_context(torch.enable_grad())
+        undo.enter_context(torch.autocast("cpu", enabled=False))
+        undo.callback(torch.set_default_dtype, torch.get_default_dtype())
+        torch.set_default_dtype(torch.float32)
+        undo.callback(torch.set_num_threads, torch.get_num_threads())
+        undo.enter_context(torch.random.fork_rng(devices=[]))
+        torch.default_generator.manual_seed(0)  # for draws outside of any stream
+        yield
+
+
+class FixedState(ExitStack):
+    """The settings of one run; closing it restores those around the run, and `fix` sets its own again."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.also: list[Setting] = []  # of a device
+        self.settings: list[Settings] = [torch_defaults]  # and those of a device
+
+    def fix(self) -> None:
+        held.stacks.append(self)
+        self.callback(held.stacks.remove, self)
+        for settings in self.settings:
+            self.enter_context(settings())
 
 
 class Held(threading.local):
-    """What this thread has fixed, the latest last."""
+    """The states that this thread has fixed, the latest last."""
 
     def __init__(self) -> None:
-        self.stacks: list[Fixed] = []
+        self.stacks: list[FixedState] = []
 
 
 held = Held()
@@ -83,17 +63,13 @@ held = Held()
 
 @contextmanager
 def fixed_torch_state() -> Iterator[None]:
-    """Inside, torch is as in a fresh process, and no other run of this process goes on; after, it is as before.
+    """Inside, torch has its defaults; at the end it is as before. The number of threads is the caller's to set.
 
-    It waits for a run in another thread to end. The number of threads is the caller's to set, and given back too.
-    Not for threads that a run itself starts and waits for.
+    It waits for a run in another thread to end: not for threads that a run itself starts and waits for.
     """
-    undo = Fixed()
-    fix(undo)
-    try:
+    with FixedState() as state:
+        state.fix()
         yield
-    finally:
-        undo.close()
 
 
 @contextmanager
@@ -102,12 +78,12 @@ def given_back() -> Iterator[None]:
     if not held.stacks:
         yield
         return
-    undo, threads = held.stacks[-1], torch.get_num_threads()
-    undo.close()
+    state, threads = held.stacks[-1], torch.get_num_threads()
+    state.close()
     try:
         yield
     finally:
-        fix(undo)
+        state.fix()
         torch.set_num_threads(threads)
 
 
@@ -122,61 +98,8 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def also_fix(settings: list[Setting]) -> None:
-    """These too, until what this thread has fixed last is given back."""
-    undo = held.stacks[-1]
-    undo.also = settings
-    write_all(settings, undo)
-
-
-def write_all(settings: list[Setting], undo: ExitStack) -> None:
-    for read, write, value in settings:
-        before = read()
-        if before != value:
-            undo.callback(write, before)
-            write(value)
-
-
-def fix(undo: Fixed) -> None:
-    """Fix everything; closing the stack gives it back, also if this fails halfway."""
-    one_run.acquire()
-    undo.callback(one_run.release)
-    try:
-        without_modes(undo)  # first: one may stand between torch and the calls below
-        undo.enter_context(torch.inference_mode(False))
-        undo.enter_context(torch.enable_grad())
-        matmul_precision(undo)
-        write_all(SETTINGS, undo)
-        undo.callback(torch.set_num_threads, torch.get_num_threads())
-        generator = torch.default_generator
-        undo.callback(generator.set_state, generator.get_state())
-        generator.manual_seed(0)  # for whoever draws without being lent a stream
-        write_all(undo.also, undo)
-        held.stacks.append(undo)
-        undo.callback(held.stacks.remove, undo)
-    except BaseException:
-        undo.close()
-        raise
-
-
-def without_modes(undo: ExitStack) -> None:
-    """Take off what stands between Python and torch's kernels: modes (a default device is one) and hooks."""
-    while torch._C._len_torch_function_stack():
-        undo.callback(torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack())
-    while dispatch._get_current_dispatch_mode_stack():
-        undo.callback(dispatch._push_mode, dispatch._pop_mode())
-    hooks = torch._C._autograd
-    while (pair := hooks._top_saved_tensors_default_hooks(False)) is not None:
-        hooks._pop_saved_tensors_default_hooks()
-        undo.callback(hooks._push_saved_tensors_default_hooks, *pair)
-
-
-def matmul_precision(undo: ExitStack) -> None:
-    """The older switch of the precision of matrix products; it sets some of the newer ones, so it goes first."""
-    try:
-        before = torch.get_float32_matmul_precision()
-    except RuntimeError:  # the newer ones, which count, were set to something else
-        return
-    if before != "highest":
-        undo.callback(torch.set_float32_matmul_precision, before)
-        torch.set_float32_matmul_precision("highest")
+def also_fix(settings: Settings) -> None:
+    """Enter these settings too, until the state that this thread has fixed last is closed."""
+    state = held.stacks[-1]
+    state.settings.append(settings)
+    state.enter_context(settings())

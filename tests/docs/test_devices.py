@@ -10,7 +10,7 @@ import pytest
 
 from fedrecall import Federation, Iid
 from fedrecall.client.loss_scale import FIRST
-from fedrecall.engines.accelerators import WORTH_A_DEVICE
+from fedrecall.device import WORTH_A_DEVICE
 from fedrecall.measure.training_cost import flops_per_sample
 from fedrecall.models import MODELS
 from fedrecall.recipe.settings import Execution, Local

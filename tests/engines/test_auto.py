@@ -80,3 +80,22 @@ def test_the_demo_is_worth_two_workers_and_with_a_tiny_model_it_is_not(monkeypat
     monkeypatch.setattr("fedrecall.engines.auto.usable_cpus", lambda: 2)
     recipe = load("demo", words, {})
     assert type(build(recipe, load_federation(recipe)).engine) is expected
+
+
+def shares(devices: list[str], **execution) -> tuple[str, int, list[tuple[str, int]]]:
+    """The engine, its workers, and how many of them are on each device."""
+    job = Job(lambda: MODEL, FedAvg(), WSM(), Local(), 0)
+    engine = choose(Execution(**execution), job, MODEL, 10, 1, 1, devices)
+    return engine.name, engine.workers, [(device.name, device.workers) for device in engine.devices]
+
+
+def test_workers_are_spread_evenly_over_devices() -> None:
+    both = ["cuda:0", "cuda:1"]
+    assert shares(both) == ("processes", 2, [("cuda:0", 1), ("cuda:1", 1)])
+    assert shares(both, workers_per_device=3) == ("processes", 6, [("cuda:0", 3), ("cuda:1", 3)])
+    assert shares(both, workers=3) == ("processes", 3, [("cuda:0", 2), ("cuda:1", 1)])
+    assert shares(["cuda:1"]) == ("serial", 1, [("cuda:1", 1)])
+    assert shares(["cuda:1"], workers_per_device=2) == ("processes", 2, [("cuda:1", 2)])
+    assert shares(both, engine="serial") == ("serial", 1, [("cuda:0", 1)])
+    assert shares(both, engine="vectorised") == ("vectorised", 1, [("cuda:0", 1)])
+    assert shares(["cpu"], engine="processes", workers=2) == ("processes", 2, [("cpu", 1)])

@@ -41,9 +41,9 @@ from device_runs import (
 )
 from torch import Tensor, nn
 
+import fedrecall.device
 from fedrecall import WSM, Images
 from fedrecall.algorithms import ALGORITHMS
-from fedrecall.engines import accelerators
 from fedrecall.errors import Interrupted
 from fedrecall.objectives import OBJECTIVES
 
@@ -65,14 +65,17 @@ def tool(folder: Path) -> None:
         "on the CPU": lambda: here + torch.ones(3),
         "['sim:0', 'sim:1']": lambda: here + torch.ones(3, device="sim:1"),
         "float64": lambda: here.double(),
-        "aten.uniform_.default draws": lambda: torch.rand(3, device="sim"),
-        "aten.native_dropout.default draws": lambda: nn.functional.dropout(here),
     }
     for words, call in bad.items():
         with pytest.raises(AssertionError, match=re.escape(words)):
             call()
     assert (here + 1).device == torch.device("sim:0")
     assert torch.equal((here * torch.tensor(2.0)).cpu(), torch.full((3,), 2.0))
+    before = torch.get_rng_state()
+    sim_device.generator.manual_seed(3)
+    drawn = torch.rand(3, device="sim")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(drawn.cpu(), torch.rand(3, generator=torch.Generator().manual_seed(3)))
 
 
 def everything(folder: Path) -> None:
@@ -136,7 +139,7 @@ def model_cases() -> dict[str, Callable[[Path], object]]:
 
 def refused_float64(folder: Path) -> None:
     """`sim` has none, and says so itself; of mps it is known before."""
-    accelerators.WITHOUT_FLOAT64.add("sim")
+    fedrecall.device.WITHOUT_FLOAT64.add("sim")
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES)).double()
     refused("float64", "sim", "execution.device=cpu")(lambda: run(folder / "a", model, images(), device="sim"))
     assert run(folder / "b", model, images()).summary["device"] == "cpu"
@@ -203,6 +206,7 @@ def unknown_token(folder: Path) -> None:
 
 def what_is_set(folder: Path) -> None:
     """Inside a run deterministic algorithms alone; callbacks, and what comes after, see what was set before."""
+    before = sim_device.generator.get_state()
     seen: list[tuple[str, bool]] = []
 
     class Looking(nn.Linear):
@@ -212,11 +216,13 @@ def what_is_set(folder: Path) -> None:
 
     def watch(line: dict[str, Any]) -> None:
         seen.append(("callback", torch.are_deterministic_algorithms_enabled()))
+        assert torch.equal(sim_device.generator.get_state(), before)
 
-    model = nn.Sequential(nn.Flatten(), Looking(64, CLASSES))
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), Looking(64, CLASSES))
     run(folder / "a", model, images(), device="sim", watch=watch)
     assert {pair for pair in seen if pair[0] != "cpu"} == {("sim", True), ("callback", False)}
     assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.equal(sim_device.generator.get_state(), before)
 
 
 def engine_cases() -> dict[str, Callable[[Path], object]]:
@@ -236,11 +242,11 @@ def auto(folder: Path) -> None:
     """A small model stays on the CPU; with one that is worth it there is a worker on each device."""
     options = {"engine": "auto", "rounds": 1}
     assert run(folder / "small", Net(), images(), **options).summary["device"] == "cpu"
-    worth, accelerators.WORTH_A_DEVICE = accelerators.WORTH_A_DEVICE, 1000.0
+    worth, fedrecall.device.WORTH_A_DEVICE = fedrecall.device.WORTH_A_DEVICE, 1000.0
     try:
         summary = run(folder / "large", make_net, images(), **options).summary
     finally:
-        accelerators.WORTH_A_DEVICE = worth
+        fedrecall.device.WORTH_A_DEVICE = worth
     assert (summary["device"], summary["engine"], summary["workers"]) == ("sim:0, sim:1", "processes", 2)
     one = run(folder / "one", make_net, images(), device="sim:1", **options).summary
     assert (one["device"], one["engine"]) == ("sim:1", "serial")

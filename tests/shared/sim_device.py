@@ -1,7 +1,7 @@
 """A second device in software, `sim`: its tensors hold a CPU tensor, and the CPU's own kernels compute with it.
 
-Importing this registers it. What differs from the CPU is what must not happen: an operation that mixes devices, a
-float64 tensor on the device, and a draw from the device's generator all raise.
+Importing this registers it. What differs from the CPU is what must not happen: an operation that mixes devices and
+a float64 tensor on the device raise. Its generator is of the CPU's kind: equal seeds give equal numbers.
 
 Backward passes run in a thread of autograd, as on a GPU. Its kernels use as many threads as the variable
 OMP_NUM_THREADS says, which must be 1 for the CPU's bits. The thread aborts when the process ends, which is
@@ -33,6 +33,7 @@ INDEXED = {"aten.index.Tensor", "aten.index_put_.default", "aten._index_put_impl
 NONDETERMINISTIC = {"aten._adaptive_avg_pool2d.default"}
 
 calls: Counter[str] = Counter()  # what ran on the device
+generator = torch.Generator()  # the device's own
 memory = {"free": 2**34, "total": 2**34, "largest": 2**34}  # bytes: as the device tells, and of one tensor
 
 
@@ -100,7 +101,8 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         if name == "aten.native_group_norm_backward.default" and ours[1].dim() == 4:
             # Off the CPU torch gives up channels last before this call, and another kernel rounds otherwise.
             ours = (*(tensor.contiguous(memory_format=torch.channels_last) for tensor in ours[:2]), *ours[2:])
-        out = func(*ours, **tree_map(inside, kwargs))
+        with own_draws() if torch.Tag.nondeterministic_seeded in func.tags else contextlib.nullcontext():
+            out = func(*ours, **tree_map(inside, kwargs))
     if target is not None and target.type == "cpu":
         return out
     written = list(written_to(func, args, kwargs))
@@ -112,6 +114,15 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     if written and func._schema.returns and all(r.alias_info for r in func._schema.returns):
         return written[0] if len(func._schema.returns) == 1 else tuple(written)
     return tree_map(lambda leaf: outside(leaf, index), out)
+
+
+@contextlib.contextmanager
+def own_draws() -> Iterator[None]:
+    """Let the CPU's kernels draw from the device's generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(generator.get_state())
+        yield
+        generator.set_state(torch.get_rng_state())
 
 
 def inside(leaf: Any) -> Any:
@@ -139,8 +150,6 @@ def written_to(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
 
 
 def refuse(func: Any, name: str, given: list[Tensor], here: list[SimTensor]) -> None:
-    if torch.Tag.nondeterministic_seeded in func.tags:
-        raise AssertionError(f"{name} draws from the device's generator")
     if name in NONDETERMINISTIC and torch.are_deterministic_algorithms_enabled():
         raise RuntimeError(f"{func._schema.name} does not have a deterministic implementation, but you set ..")
     if name in COPIES:
@@ -168,6 +177,11 @@ def mixed(func: Any) -> Any:
     return kernel
 
 
+def dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """Dropout as the CPU computes it: torch has a fused kernel for devices, which rounds otherwise."""
+    return x * torch.empty_like(x).bernoulli_(1 - p).div_(1 - p) if train else x
+
+
 class Module:
     """`torch.sim`."""
 
@@ -186,8 +200,16 @@ class Module:
     def _is_in_bad_fork(self) -> bool:
         return False
 
-    def manual_seed_all(self, seed: int) -> None:
-        pass
+    def manual_seed(self, seed: int) -> None:
+        generator.manual_seed(seed)
+
+    manual_seed_all = manual_seed
+
+    def get_rng_state(self, device: object = None) -> Tensor:
+        return generator.get_state()
+
+    def set_rng_state(self, state: Tensor, device: object = None) -> None:
+        generator.set_state(state)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
@@ -213,4 +235,5 @@ _library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 _autocast = torch.library.Library("aten", "IMPL")
 for _name in ("conv2d", "linear", "addmm", "mm", "matmul"):
     _autocast.impl(_name, mixed(getattr(torch.ops.aten, _name).default), "AutocastPrivateUse1")
+_autocast.impl("dropout", dropout, "AutogradPrivateUse1")
 atexit.register(leave)

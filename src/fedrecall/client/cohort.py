@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedrecall.client.batch import Batch
-from fedrecall.client.draws import draws
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.inputs import Inputs
 from fedrecall.client.job import Job
@@ -174,8 +173,7 @@ class Cohort:
         x, target = self.inputs(self.federation.train, torch.from_numpy(positions.reshape(-1)), augment or None)
         batch = Batch(x.view(clients, size, *x.shape[1:]), target.view(clients, size), client)
         if self._sent:
-            with draws(self.device):
-                logits, features = self._sent(x)
+            logits, features = self._sent(x)
             if "teacher" in self.job.objective.needs:
                 batch.teacher = logits.view(clients, size, -1)
             if features is not None:

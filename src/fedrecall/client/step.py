@@ -18,6 +18,7 @@ from fedrecall.client.job import Job
 from fedrecall.client.loss_scale import LossScale
 from fedrecall.models.representation import Representation
 from fedrecall.recipe.settings import Local
+from fedrecall.rng import generator_states, set_generator_states
 from fedrecall.vector import FlatModel, Tensors
 
 
@@ -93,18 +94,18 @@ class ExactStep:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a forward pass changes: buffers and torch's default generator."""
+    """What a forward pass changes: buffers and the default generators."""
 
     buffers: Tensors
-    generator: Tensor
+    generators: list[Tensor]
 
     @classmethod
     def of(cls, flat: FlatModel) -> Snapshot:
-        return cls(flat.buffers(), torch.get_rng_state())
+        return cls(flat.buffers(), generator_states(flat.w.device))
 
     def restore(self, flat: FlatModel) -> None:
         flat.load(flat.w, self.buffers)
-        torch.set_rng_state(self.generator)
+        set_generator_states(flat.w.device, self.generators)
 
 
 def precision(local: Local, device: torch.device) -> AbstractContextManager[Any]:

@@ -17,7 +17,6 @@ from torch import Tensor
 from fedrecall.algorithms.base import LocalSteps
 from fedrecall.client.batch import Batch
 from fedrecall.client.batches import LocalPlan
-from fedrecall.client.draws import draws, randomness
 from fedrecall.client.fisher import CHUNK, fisher
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.inputs import Inputs
@@ -30,7 +29,7 @@ from fedrecall.client.update import ProbeAnswers, Update
 from fedrecall.data.federation import Federation
 from fedrecall.device import CPU, Device
 from fedrecall.models.build import has_statistics, least_samples
-from fedrecall.rng import Shuffle, torch_stream
+from fedrecall.rng import Shuffle, default_generator, torch_stream
 from fedrecall.runs.client_states import States
 from fedrecall.updates.pipeline import STATISTICS
 from fedrecall.vector import Tensors
@@ -116,7 +115,7 @@ class Worker:
         self._load(state)
         self._load_frozen(state)
         self._holds_server = False
-        with randomness(self.device, job.seed, "model", task.round, task.client):
+        with default_generator(job.seed, "model", task.round, task.client, self.device.torch):
             steps, loss = self._steps(task, indices, self.device.put(state))
         return self._finished(task, state, steps, loss)
 
@@ -173,7 +172,7 @@ class Worker:
     def _probe(self, task: TrainTask) -> ProbeAnswers:
         """The samples that the client's model gets right: as it is and, if statistics are averaged, with those
         it was sent."""
-        with randomness(self.device, self.job.seed, "evaluate", task.round, task.client):
+        with default_generator(self.job.seed, "evaluate", task.round, task.client, self.device.torch):
             correct = self.predict("validation", task.clients).correct
             if not self._statistics:
                 return ProbeAnswers(correct)
@@ -236,12 +235,11 @@ class Worker:
 
     def _fisher(self, indices: np.ndarray) -> Tensor:
         chunks = torch.split(torch.from_numpy(indices), CHUNK)
-        with draws(self.device):
-            return fisher(self.flat, (self.inputs(self.federation.train, chunk) for chunk in chunks))
+        return fisher(self.flat, (self.inputs(self.federation.train, chunk) for chunk in chunks))
 
     def evaluate(self, task: EvaluateTask) -> EvaluateResult:
         """The predictions of a model for a range of pooled samples."""
         self._load(self.client_state(task) if task.state_version else {})
         part = slice(task.start, task.stop)
-        with randomness(self.device, self.job.seed, "evaluate", task.round, task.order):
+        with default_generator(self.job.seed, "evaluate", task.round, task.order, self.device.torch):
             return EvaluateResult(task, self.predict(task.split, task.clients, part, task.logits))

@@ -10,9 +10,8 @@ from torch import nn
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.kernels.ir import LANES
 from fedrecall.client.lanes.lowering import unsupported_reason
-from fedrecall.device import CPU, Device
-from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised, accelerators
-from fedrecall.engines.accelerators import find
+from fedrecall.device import CPU, Device, choose_devices, device_elsewhere, find_devices
+from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised
 from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, nearest
 from fedrecall.recipe.settings import Execution
@@ -43,7 +42,7 @@ def check_execution(execution: Execution) -> None:
     """An `InputError` if the settings ask an engine, or the machine, for what it has not."""
     name, kind = execution.engine, asked_for(execution)
     if execution.device != "auto" and not (kind and kind.elsewhere):
-        find(execution.device)
+        find_devices(execution.device)
     if kind is None:
         return
     kind.check(execution)
@@ -92,8 +91,8 @@ def devices_for(execution: Execution, step_operations: float, dtype: torch.dtype
     """The devices that a run's workers train on, here or elsewhere."""
     kind = asked_for(execution)
     if kind is not None and kind.elsewhere:
-        return accelerators.choose_elsewhere(execution.device, execution.resources or {})
-    return accelerators.choose(execution.device, step_operations, dtype)
+        return [device_elsewhere(execution.device, execution.resources or {})]
+    return choose_devices(execution.device, step_operations, dtype)
 
 
 def how_many(kind: type[Engine], execution: Execution, devices: Sequence[str]) -> int:

@@ -16,14 +16,14 @@ from fedrecall.engines.messages import Failed, Failure, Refused, Unwritten
 from fedrecall.engines.task_chunks import TaskResult
 from fedrecall.errors import InputError, WriteError
 from fedrecall.runs.client_states import States
-from fedrecall.torch_state import Fixed, fix
+from fedrecall.torch_state import FixedState
 from fedrecall.user_code import their_traceback
 
 
 def make_worker(job: Job, open_federation: Callable[[], Federation], states: States, device: Device) -> Worker:
     """Return the worker of a process that does nothing else; torch's settings are fixed for good."""
     keep_freed_memory()
-    fix(Fixed())  # after the user's code was imported, which may have changed a setting
+    FixedState().fix()  # after the user's code was imported, which may have changed a setting
     torch.set_num_threads(job.local.threads)
     device.fix()
     with device.explained(job.local.batch_size):

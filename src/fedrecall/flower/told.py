@@ -58,8 +58,8 @@ class ToldFederation(Federation):
         refusing = [client for client, known in enumerate(counts) if known is None]
         if refusing:
             raise InputError(
-                "the recipe asks how many samples of each class a client has, but share-class-counts is not true at "
-                f"clients {', '.join(map(str, refusing[:20]))}"
+                "the recipe asks how many samples of each class a client has, but share-class-counts is not true "
+                f"at clients {', '.join(map(str, refusing[:20]))}"
             )
         return np.array(counts)
 

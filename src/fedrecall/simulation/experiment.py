@@ -15,8 +15,7 @@ from fedrecall.client.forward_calls import ForwardPass
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
 from fedrecall.data.federation import Federation
-from fedrecall.device import Device
-from fedrecall.engines import accelerators
+from fedrecall.device import Device, check_device
 from fedrecall.engines.auto import choose, clients_fill_lanes, devices_for
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import InputError
@@ -76,7 +75,7 @@ class Experiment:
         )  # fmt: skip
         recorded = self.engine.records_steps or job.lowering is not None
         self.forward = ForwardPass(self.flat, dry_batch(federation, self.flat.w.dtype)) if recorded else None
-        accelerators.refuse_precision(self.device, recipe.local.precision)
+        check_device(self.device, recipe.local.precision, self.flat.module)
         if not self.device.is_cpu:
             refuse_unknown_ids(self.flat.module, federation)
         self.evaluator = Evaluator(recipe, job, federation, parts.metrics)

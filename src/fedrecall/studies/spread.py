@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
-from fedrecall.engines.accelerators import choose_elsewhere
+from fedrecall.device import device_elsewhere
 from fedrecall.engines.ray.cluster import Cluster, Resources, resources_of_worker
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
@@ -52,7 +52,7 @@ class Spread:
 
 def taken_by(recipe: Recipe) -> dict[str, float]:
     execution = recipe.execution
-    device = choose_elsewhere(execution.device, execution.resources or {})[0]
+    device = device_elsewhere(execution.device, execution.resources or {})
     return resources_of_worker(execution, recipe.local.threads, device.partition(":")[0])
 
 

@@ -108,7 +108,7 @@ class Processes(WorkerPool[WorkerProcess]):
                 self._start_timed_out(member)
             try:
                 link.receive(member.connection)  # it reads now, so that sending does not block for ever
-                member.connection.send((*self._greeting, member.results, member.device.fields()))
+                member.connection.send((*self._greeting, member.results, vars(member.device)))
             except (EOFError, ConnectionError):
                 self._release(member)
 

@@ -15,8 +15,7 @@ from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
 from fedrecall.data.handle import Handle
-from fedrecall.device import Device
-from fedrecall.engines.accelerators import find
+from fedrecall.device import Device, find_devices
 from fedrecall.engines.messages import (
     Added,
     Failure,
@@ -74,7 +73,7 @@ class RayWorker:
         # From the driver of this run, over the cluster's own connections.
         job, states = cloudpickle.loads(setup.pickled)
         self._travelling = None if setup.token.is_seen() else TravellingStates()
-        find(setup.device.name)
+        find_devices(setup.device.name)
         self._worker: Worker = make_worker(job, lambda: federation, self._travelling or states, setup.device)
         self._version, self._sent = 0, Tensors()
         return NodeReady(self._node, environment(setup.device), self._travelling is None)
