@@ -21,7 +21,8 @@ def results(count: int, seed: int = 0) -> list[Update]:
         buffers = {"b": torch.from_numpy(w[:8].copy()), "i": torch.tensor([order % 7])}
         task = TrainTask(1, order, client=count - order)
         samples = int(random.integers(1, 1000))
-        made.append(Update(task, {"w": torch.from_numpy(w)}, buffers, 0, samples, 3, float(random.random())))
+        sent, weights = {"w": torch.from_numpy(w)}, {"w": float(samples)}
+        made.append(Update(task, sent, buffers, weights, 0, samples, 3, float(random.random())))
     return made
 
 

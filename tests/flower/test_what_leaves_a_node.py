@@ -18,8 +18,9 @@ from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
 from fedrecall.flower.client import client_app
 from fedrecall.flower.init import PACKAGE
-from fedrecall.front.execute import load_federation, recipe_job
+from fedrecall.front.execute import load_federation
 from fedrecall.recipe.layers import load
+from fedrecall.simulation.experiment import job_of
 
 METHOD = ["algorithm=scaffold", "objective=wsm", "forgetting.every=3"]
 SAID = {  # by the kind of the message: its records, and the keys of each
@@ -146,7 +147,7 @@ def update_of(folder: Path, recipe_file: str, client: int, **options: Any) -> tu
     sent = next(m for m in grid.asked if (m.metadata.dst_node_id, m.metadata.message_type) == (of_client, "train"))
     back = next(m for m in grid.log if (m.metadata.src_node_id, m.metadata.message_type) == (of_client, "train"))
     for message in (sent, back):
-        flat = recipe_job(recipe, federation).build_model(federation)
+        flat = job_of(recipe, federation).build_model(federation)
         flat.load(torch.from_numpy(message.content["arrays"]["w"].numpy()), flat.buffers())
         models.append(list(flat.module.modules())[-1].weight.detach())
     return models[0], models[1], federation, grid
@@ -179,7 +180,7 @@ def test_a_sum_over_clients_reveals_no_more_than_the_union_of_their_label_sets(
     before, _, federation, grid = update_of(tmp_path, recipe_file, 0)
     updates = [m for m in grid.log if m.metadata.message_type == "train"]
     recipe = load(recipe_file, ["partition.name=shards", "partition.shards_per_client=2", "partition.clients=4"])
-    flat = recipe_job(recipe, federation).build_model(federation)
+    flat = job_of(recipe, federation).build_model(federation)
     mean = torch.stack([torch.from_numpy(m.content["arrays"]["w"].numpy()) for m in updates]).mean(0)
     flat.load(mean, flat.buffers())
     after = list(flat.module.modules())[-1].weight.detach()

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedrecall import Federation, Images, Local
+from fedrecall.algorithms import ALGORITHM
 from fedrecall.client import batch as client_batch
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
 from fedrecall.client.lanes.samples import LanesStep
-from fedrecall.front.federate import ALGORITHM, OBJECTIVE
 from fedrecall.labels import Labels
-from fedrecall.objectives import WSM, CrossEntropy
+from fedrecall.objectives import OBJECTIVE, WSM, CrossEntropy
 from fedrecall.vector import FlatModel, Tensors
 
 NUDGE = 1e-5  # of the weights, relative: more than the rounding of a float32 step does to what is compared

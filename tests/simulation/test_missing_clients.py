@@ -24,7 +24,7 @@ from fedrecall.objectives import CrossEntropy
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
-from fedrecall.simulation.experiment import build
+from fedrecall.simulation.experiment import Parts, build
 
 
 class Losing(Serial):
@@ -46,7 +46,7 @@ def play(folder: Path, **execution: Any) -> dict[str, Any]:
     sections = dict.fromkeys(("data", "partition", "model", "objective", "algorithm"), FROM_PYTHON)
     recipe = Recipe(**sections, rounds=3, clients_per_round=4, local={"lr": 0.1}, execution=execution)
     engine, parts = Losing.create(1, recipe.execution), {"algorithm": Scaffold(), "objective": CrossEntropy()}
-    experiment = build(recipe, federation, model=lambda: nn.Linear(5, 3), engine=engine, **parts)
+    experiment = build(recipe, federation, Parts(model=lambda: nn.Linear(5, 3), engine=engine, **parts))
     (summary,) = execute([Plan(experiment, RunFolder.create(folder), "run")], report=None, quiet=True)
     return summary
 

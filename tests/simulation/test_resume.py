@@ -385,6 +385,8 @@ def test_a_run_from_before_a_key_was_there_goes_on(fedrecall, place) -> None:
     point, recipe = json.loads(saved.read_text()), yaml.safe_load(Path("older/recipe.yaml").read_text())
     for tree in (point["recipe"], recipe):
         assert tree["local"].pop("beta_from") == "train"
+        assert tree["local"].pop("optimiser") == {"name": "sgd"}
+        assert tree.pop("updates") == tree.pop("trackers") == []
         assert tree["evaluation"].pop("prior") == "as_trained"
         assert tree["objective"].pop("prior") == "uniform"
     without_it = {key: value for key, value in point["recipe"].items() if key not in ("execution", "checkpoint")}
