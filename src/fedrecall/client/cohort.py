@@ -54,6 +54,7 @@ class Cohort:
         self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
         self._augments = federation.transform.is_random
         self._made: set[tuple[int, int, bool]] = set()
+        self._one_start = not job.algorithm.personal  # all clients start from the server's model
         # Whether a step is no more than w - lr g.
         self._plain = job.optimiser == SGD() and not job.algorithm.corrects
 
@@ -68,7 +69,7 @@ class Cohort:
     ) -> CohortResult:
         """The same by kernels, sixteen clients at a time."""
         job, tasks, client, start = self.job, plan.tasks, self._prepared(plan), server["w"]
-        if job.algorithm.personal and any(states):
+        if self._own_starts(states):
             start = self._starts(server, states)
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
         models, losses, summed = lanes.train(plan, start, client, tasks[0].lr, augment)
@@ -78,7 +79,7 @@ class Cohort:
     def make_mapped(self, plan: Plan, server: Tensors, buffers: Tensors) -> None:
         """Make the mapped steps that a plan needs, unless they are there: the shapes of their inputs follow from
         the number of clients, the size of a batch, and whether all clients have the same parameters."""
-        clients, shared = len(plan.tasks), not self.job.algorithm.personal
+        clients, shared = len(plan.tasks), self._one_start
         needed = {(clients, size, shared and s == 0): s for s, size in reversed(list(enumerate(plan.sizes)))}
         missing = needed.keys() - self._made
         if not missing:
@@ -118,7 +119,7 @@ class Cohort:
             done += size
             batch = self._batch(positions, augment, client)
             # All start from one model: its products with their samples are one product with all of them.
-            at = server["w"] if s == 0 and not job.algorithm.personal else w
+            at = server["w"] if s == 0 and self._one_start else w
             loss, gradients, new_b, new_i = self._gradient(batch, at, b, i)
             # Whole steps are left out, never samples: these would enter batch norm.
             active = None if together else torch.from_numpy(plan.steps > s).to(here)
@@ -141,9 +142,13 @@ class Cohort:
         home = self.device.home({"w": w, "b": b, "i": i})
         return CohortResult(plan.rows(mean.tolist()), [home.pop("w")], home, before)
 
+    def _own_starts(self, states: list[Tensors]) -> bool:
+        """Whether some of these clients start from models of their own."""
+        return not self._one_start and any(states)
+
     def _starts(self, server: Tensors, states: list[Tensors]) -> Tensor:
         """Return the vectors that clients start from, a row each."""
-        if self.job.algorithm.personal and any(states):
+        if self._own_starts(states):
             return torch.stack([self.job.algorithm.model_for(state, server) for state in states])
         return server["w"].repeat(len(states), 1)
 

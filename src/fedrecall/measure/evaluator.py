@@ -45,7 +45,8 @@ class Evaluator(Observer):
         self, recipe: Recipe, job: Job, federation: Federation, metrics: Mapping[str, UserMetric] | None = None
     ) -> None:
         self.recipe, self.federation = recipe, federation
-        self.algorithm, self.own_statistics = job.algorithm, job.batch_norm == "local"
+        self.algorithm = job.algorithm
+        self.own_models = job.algorithm.personal or job.batch_norm == "local"  # or statistics, at least
         self.user_metrics = user_metrics(recipe.evaluation.metrics or (), metrics)
         self.has_validation = len(federation.pool("validation")[1]) > 0
         # Of clients' own models, by split and client: the version that was measured, and what was found.
@@ -114,7 +115,7 @@ class Evaluator(Observer):
         if splits:
             engine.publish(t, {"w": self.algorithm.evaluated(live.server)}, live.buffers)
         for split in splits:
-            if self.algorithm.personal and not (self.algorithm.exchanges and split == "validation"):
+            if self._means_over_models(split):
                 live.line |= self._mean_over_models(t, engine, states, split)
                 continue
             predictions = self.predictions(t, engine, states, split, logits=self._wants_logits(split))
@@ -122,6 +123,11 @@ class Evaluator(Observer):
             if split == "validation" and not np.isnan(predictions.correct).all():  # else nobody answered
                 over_clients, live.by_client = self._by_client(t, predictions)
                 live.line |= over_clients
+
+    def _means_over_models(self, split: str) -> bool:
+        """Whether each client's model is judged on all of a split: on validation data each is judged on its own
+        client's, unless nothing is exchanged."""
+        return self.algorithm.personal and (split != "validation" or not self.algorithm.exchanges)
 
     def _wants_logits(self, split: str) -> bool:
         return split == "validation" and bool(self.user_metrics)
@@ -194,7 +200,7 @@ class Evaluator(Observer):
         client's own for its samples.
         """
         whole = EvaluateTask(t, 0, split, clients=tuple(clients), logits=logits)
-        if not self.own_statistics and not self.algorithm.personal:
+        if not self.own_models:
             return self._parts(engine, [whole])
         own = [
             whole._replace(client=client, state_version=states.version(client), clients=(client,))

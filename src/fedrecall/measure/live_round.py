@@ -24,7 +24,8 @@ class LiveRound:
 
     number: int  # counted from 1
     lr: float
-    asked: list[int]  # the clients of the round, whether or not they answer
+    asked: list[int]  # the clients of the round
+    silent: int  # how many of these do not answer
     tasks: list[TrainTask]  # of those that answer, in the order of the sum
     engine: Engine
     states: StateTable

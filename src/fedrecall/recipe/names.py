@@ -21,5 +21,5 @@ def titles() -> Titles:
     }
     for section, title in OF_PYTHON.items():
         sections[section][PYTHON] = title
-    bounds = frozenset(name for name, kind in ALGORITHMS.items() if kind.pooled or kind.personal)
+    bounds = frozenset(name for name, kind in ALGORITHMS.items() if not kind.exchanges)
     return Titles(sections, bounds)

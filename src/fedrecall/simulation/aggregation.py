@@ -87,13 +87,11 @@ def first_entries(experiment: Experiment, live: LiveRound, collected: Collected)
     """Return the first entries of the round's line of metrics."""
     left_out, sums = {EVERYONE, *live.dropped, *live.missing}, collected.sums
     clients = [task.client for task in live.tasks if task.client not in left_out]
-    silent = (
-        {} if len(live.tasks) == len(live.asked) or experiment.algorithm.pooled else {"asked": len(live.asked)}
-    )
+    asked = {"asked": len(live.asked)} if live.silent else {}
     return {
         "round": live.number,
         "clients": clients,
-        **silent,
+        **asked,
         "lr": live.lr,
         "train_loss": sums.mean_loss() if sums.samples else None,
         **traffic(experiment, live, collected.bytes_up),

@@ -17,7 +17,7 @@ from fedrecall.scratch import ScratchFolder
 from fedrecall.simulation.experiment import Experiment
 from fedrecall.simulation.resume import refuse_other, refuse_other_data
 from fedrecall.simulation.round import RoundState, begin_round, first_state, play_round, playing
-from fedrecall.simulation.sampling import sample_clients, tasks_of
+from fedrecall.simulation.sampling import answering_clients, sample_clients, tasks_of
 from fedrecall.simulation.training import received
 from fedrecall.torch_state import fixed_torch_state
 from fedrecall.vector import Tensors
@@ -106,7 +106,8 @@ def newest_before(folder: Path, round: int) -> Checkpoint | None:
 
 
 def refuse_absent(experiment: Experiment, states: StateTable, round: int, client: int) -> None:
-    tasks = tasks_of(experiment, round, sample_clients(experiment, round), 0.0, states)
+    asked = sample_clients(experiment, round)
+    tasks = tasks_of(experiment, round, answering_clients(experiment, round, asked), 0.0, states, len(asked))
     there = sorted(task.client for task in tasks)
     if client not in there:
         raise InputError(

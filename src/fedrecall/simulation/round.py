@@ -12,7 +12,7 @@ from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.simulation.aggregation import aggregate
 from fedrecall.simulation.experiment import Experiment
-from fedrecall.simulation.sampling import sample_clients, tasks_of
+from fedrecall.simulation.sampling import answering_clients, sample_clients, tasks_of
 from fedrecall.simulation.training import train
 from fedrecall.vector import Tensors
 
@@ -73,8 +73,10 @@ def begin_round(
     lr = recipe.local.rate(t, recipe.rounds)
     sent = experiment.algorithm.broadcast(state.server)
     asked = sample_clients(experiment, t)
-    tasks = tasks_of(experiment, t, asked, lr, states)
-    live = LiveRound(t, lr, asked, tasks, engine, states, sent, state.server, state.buffers)
+    answering = answering_clients(experiment, t, asked)
+    tasks = tasks_of(experiment, t, answering, lr, states, len(asked))
+    silent = len(asked) - len(answering)
+    live = LiveRound(t, lr, asked, silent, tasks, engine, states, sent, state.server, state.buffers)
     engine.publish(t, sent, state.buffers)
     for observer in (*experiment.measures, *observers):
         observer.before(live)

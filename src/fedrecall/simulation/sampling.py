@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
@@ -22,26 +22,32 @@ def sample_clients(experiment: Experiment, t: int) -> list[int]:
     return checked_ids(experiment.participation.sample(t, population, random), range(population), "sample")
 
 
-def tasks_of(experiment: Experiment, t: int, asked: list[int], lr: float, states: StateTable) -> list[TrainTask]:
-    """Return the training of those of the asked clients that answer, a task a client, in the order of the sum."""
-    federation, random = experiment.federation, stream(experiment.recipe.seed, "answers", t)
-    answering = checked_ids(experiment.participation.answering(t, asked, random), asked, "answering")
+def answering_clients(experiment: Experiment, t: int, asked: list[int]) -> list[int]:
+    """Return those of the asked clients that answer, a function of the seed and the round too."""
+    random = stream(experiment.recipe.seed, "answers", t)
+    return checked_ids(experiment.participation.answering(t, asked, random), set(asked), "answering")
+
+
+def tasks_of(
+    experiment: Experiment, t: int, answering: list[int], lr: float, states: StateTable, cohort: int
+) -> list[TrainTask]:
+    """Return the training of a round, a task a client, in the order of the sum."""
     if experiment.algorithm.pooled:
         return [TrainTask(t, 0, EVERYONE, lr, steps=sum(steps_of(experiment, k) for k in answering))]
     # The largest first, so that no worker idles at the end; the order is the same on every engine.
     ids = np.array(answering, np.int64)
-    places = np.argsort(-federation.index.train_sizes(ids), kind="stable")
-    version, cohort = states.versions.get, len(asked)
+    places = np.argsort(-experiment.federation.index.train_sizes(ids), kind="stable")
+    version = states.versions.get
     return [
         TrainTask(t, order, client, lr, 0, version(client, 0), cohort=cohort)
         for order, client in enumerate(ids[places].tolist())
     ]
 
 
-def checked_ids(ids: Sequence[int], known: Sequence[int], method: str) -> list[int]:
+def checked_ids(ids: Sequence[int], known: Container[int], method: str) -> list[int]:
     """Return client ids as integers; raise an `InputError` if a user's participation returned something else."""
     found = [int(client) for client in ids]
-    if len(set(found)) < len(found) or not set(found) <= set(known):
+    if len(set(found)) < len(found) or not all(client in known for client in found):
         raise InputError(f"participation.{method} returned {found[:10]}; expected different ids of known clients")
     return found
 
