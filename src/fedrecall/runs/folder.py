@@ -30,7 +30,7 @@ from fedrecall.errors import InputError, short_repr
 from fedrecall.runs import files
 from fedrecall.runs.lines import Lines, as_json, as_text, finite, lines_until, refuse_gaps
 from fedrecall.runs.reader import finished_summary, refuse_unwritable_name
-from fedrecall.runs.records import OWN_DIGEST, Records, tree_digest
+from fedrecall.runs.records import SUMMARY_DIGEST, Records, with_digest
 from fedrecall.vector import Tensors
 
 
@@ -119,9 +119,8 @@ class RunFolder:
         self.write_text(name, as_json(value, indent=2) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """With a digest of its own, by which damage is found."""
-        written = finite(summary)
-        self.write_json(files.SUMMARY, {**written, OWN_DIGEST: tree_digest(written)})
+        """Write the summary with a digest of its own, by which damage is found."""
+        self.write_json(files.SUMMARY, with_digest(finite(summary), SUMMARY_DIGEST))
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
         """One line of a `.jsonl` file, written before the next round begins; on a full disk, no half of it."""
