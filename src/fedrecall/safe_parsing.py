@@ -40,11 +40,9 @@ def reason_of(error: Exception) -> str:
     """Return in words why a file could not be read."""
     if isinstance(error, OSError):
         return error.strerror or "it cannot be read"
-    return "it is not text" if isinstance(error, UnicodeDecodeError) else one_line(error)
-
-
-def one_line(error: object) -> str:
-    return " ".join(str(error).split())
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def is_text(text: str) -> bool:
@@ -105,7 +103,7 @@ def yaml_value(text: str) -> Any:
     except InputError:
         raise
     except Exception as error:  # the parser raises whatever a malformed value leads to
-        raise InputError(f"it is not YAML: {one_line(error) or type(error).__name__}") from None
+        raise InputError(f"it is not YAML: {reason_of(error)}") from None
 
 
 def json_value(text: str) -> Any:
@@ -115,7 +113,7 @@ def json_value(text: str) -> Any:
     except RecursionError:
         raise InputError(TOO_DEEP) from None
     except ValueError as error:
-        raise InputError(f"it is not JSON: {one_line(error)}") from None
+        raise InputError(f"it is not JSON: {reason_of(error)}") from None
     if deeper(value, MOST_DEPTH):
         raise InputError(TOO_DEEP)
     if "\\u" in text:  # which may spell half a character
@@ -157,10 +155,6 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
             for member in members:
                 with archive.open(member) as stream:
                     found[member.filename.removesuffix(".npy")] = npy.read_array(stream, allow_pickle=False)
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(error.strerror or one_line(error)) from None
     except Exception as error:  # numpy and zipfile raise whatever damage leads to, as a MemoryError
-        raise InputError(one_line(error) or type(error).__name__) from None
+        raise InputError(reason_of(error)) from None
     return found

@@ -22,7 +22,9 @@ from fuzzing import RECIPE, listing, make_finished_run
 Make = Callable[[], object]
 ODD = 'it\'s "odd"\n[red]<b>&</script>'  # quotes, a new line, and markup of the terminal and of a page
 PROBE, PARTITION, CARD = "run/forgetting/round-00002.npz", "run/partition.npz", "run/partition.json"
-SUMMARY, ORIGIN, NEWEST = "run/summary.json", "run/origin.json", "run/checkpoints/round-000003"
+SUMMARY, ORIGIN, USED = "run/summary.json", "run/origin.json", "run/recipe.yaml"
+METRICS, CLIENTS, EVENTS = "run/metrics.jsonl", "run/clients.jsonl", "run/events.jsonl"
+NEWEST, HUGE = "run/checkpoints/round-000003", struct.pack("<Q", 2**62) + b"{"
 REPORT, RESUME = ("report", "run"), ("resume", "run", "rounds=4", "--quiet")
 DIAGNOSE = ("diagnose", "run", "--engine", "serial", "--quiet", "--out", "run/diagnosis")
 
@@ -67,25 +69,31 @@ def without(path: str) -> Make:
     return lambda: shutil.rmtree(path) if Path(path).is_dir() else Path(path).unlink()
 
 
-def changed(path: str, change: Callable[[Any], object]) -> Make:
-    """A file of JSON or YAML whose tree is changed."""
+def edited(path: str, **changes: Any) -> Make:
+    """A file of JSON or YAML with other values."""
     parse, write = (yaml.safe_load, yaml.safe_dump) if path.endswith("yaml") else (json.loads, json.dumps)
 
     def rewrite() -> None:
         tree = parse(Path(path).read_text())
-        change(tree)
-        Path(path).write_text(write(tree))
+        Path(path).write_text(write({**tree, **changes}))
 
     return rewrite
 
 
-def edited(path: str, **changes: Any) -> Make:
-    return changed(path, lambda tree: tree.update(changes))
+def older_notes(*lacking: str) -> Make:
+    """Notes as they were at first, without a checksum of their own and what later versions added."""
 
-
-def line(number: int, new: str, name: str = "metrics.jsonl") -> Make:
     def write() -> None:
-        path = Path("run", name)
+        for path in Path("run/checkpoints").glob("*.json"):
+            note = json.loads(path.read_text())
+            path.write_text(json.dumps({key: note[key] for key in note.keys() - {"note_sha256", *lacking}}))
+
+    return write
+
+
+def line(number: int, new: str, file: str = METRICS) -> Make:
+    def write() -> None:
+        path = Path(file)
         lines = path.read_text().splitlines()
         lines[number - 1] = new
         path.write_text("".join(f"{line}\n" for line in lines))
@@ -122,231 +130,127 @@ def text_for_arrays() -> None:
 
 
 def spoiled(pattern: str) -> Make:
-    """One bit of the last byte turned in each of these files."""
+    """Clients' states with one bit of the last byte turned."""
 
     def turn() -> None:
-        for path in Path("run").glob(pattern):
+        for path in Path("run/clients").rglob(f"{pattern}.safetensors"):
             path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
 
     return turn
 
 
-def no_whole_checkpoint() -> None:
-    for path in Path("run/checkpoints").glob("*.safetensors"):
-        path.write_bytes(struct.pack("<Q", 2**62) + b"{")
+# What a command refuses: how it comes about, the command, and the sentence to its end or to where the words of
+# other software begin.
 
 
-def without_records() -> None:
-    """As a run of before checkpoints noted what their records are."""
-    for path in Path("run/checkpoints").glob("*.json"):
-        changed(str(path), lambda note: (note.pop("records"), note.pop("note_sha256")))()
+def report(file: str, make: Make | bytes, why: str) -> tuple[Make, tuple[str, ...], str]:
+    return content(file, make) if isinstance(make, bytes) else make, REPORT, f"the file '{file}' is damaged: {why}"
+
+
+def resume(make: Make, sentence: str) -> tuple[Make, tuple[str, ...], str]:
+    return make, RESUME, sentence
 
 
 HEX = "0" * 64
+without_records = older_notes("records")
 PICKLE = "Object arrays cannot be loaded when allow_pickle=False"
 END = "; delete it to report without it\n"
 AS_NOTED = (
     "is missing or not as it was after round 3, and later numbers depend on it; put it back from a copy, or "
 )
-METRIC = '{"round": 2, "val_accuracy": 0.5}'
-BY_CLASS = "clients.jsonl is damaged: round 2 has no accuracies of 3 classes\n"
+FORCE = f"{AS_NOTED}--force goes on all the same\n"
+GOES_ON = "is damaged, and the run goes on after round 3; put the file back from a copy, or take that line out\n"
 ANEW = "--force starts the run again from its beginning\n"
+METRIC = '{"round": 2, "val_accuracy": 0.5}'
+WORD = '{"round": 2, "val_accuracy": "<b>"}'
+BY_CLASS = '{"round": 2, "val_class_accuracy": [0.5]}'
+ODD_BY_CLASS = '{"round": 2, "val_class_accuracy": [0.5, [], 1]}'
+NOT_BY_CLASS = "clients.jsonl is damaged: round 2 has no accuracies of 3 classes\n"
+IDS = '{"round": 2, "client": ["a"], "val_accuracy": [1.0]}'
+LATER = "after round 3; put it back from a copy"
+NO_ROUND = f"it is not one of a probed round{END}"
+NOT_JSON = "it is not JSON: "
+DEEP = "it is nested more than 30 deep\n"
+NO_INTEGER = "it should be a valid integer\n"
 
-# What is wrong: how it is made, the command, and the sentence to its end or to where other software's words begin.
 REFUSED: dict[str, tuple[Make, tuple[str, ...], str]] = {
-    "a pickle in a probe": (
-        arrays(PROBE, before=np.array([{}])),
-        REPORT,
-        f"the file '{PROBE}' is damaged: {PICKLE}{END}",
+    "a pickle in a probe": report(PROBE, arrays(PROBE, before=np.array([{}])), f"{PICKLE}{END}"),
+    "a pickle as counts": report(PARTITION, arrays(PARTITION, class_counts=np.array([{}])), f"{PICKLE}\n"),
+    "a huge shape": report(PROBE, huge_shape, ""),
+    "a bomb": report(PROBE, zip_bomb, f"it unpacks to more than 1073741824 bytes{END}"),
+    "text for arrays": report(PROBE, text_for_arrays, "the magic string"),
+    "no arrays of a probe": report(PROBE, lambda: np.savez(PROBE, x=np.ones(2)), NO_ROUND),
+    "accuracies over 1": report(PROBE, arrays(PROBE, before=np.full(4, 1.5)), "before does not hold accuracies"),
+    "counts below 0": report(PARTITION, arrays(PARTITION, class_counts=-np.ones((4, 3), int)), "class_counts are"),
+    "NaN": report(SUMMARY, b'{"final_accuracy": NaN}', f"{NOT_JSON}NaN is not a number\n"),
+    "infinity": report(SUMMARY, b'{"final_accuracy": 1e999}', f"{NOT_JSON}the number 1e999 is too large\n"),
+    "half a character": report(
+        SUMMARY, b'{"status": "\\ud800"}', "it has half of a character, which is not text\n"
     ),
-    "a pickle in the partition": (
-        arrays(PARTITION, class_counts=np.array([{}])),
-        REPORT,
-        f"the file '{PARTITION}' is damaged: {PICKLE}\n",
+    "no text": report(SUMMARY, b"\xff", "it is not text\n"),
+    "a list": report(SUMMARY, b"[]", "it does not hold keys and values\n"),
+    "a deep list": report(SUMMARY, b"[" * 100_000, DEEP),
+    "a deep tree": report(CARD, b'{"a":' * 400 + b"1" + b"}" * 400, DEEP),
+    "markup for a number": report(
+        SUMMARY, edited(SUMMARY, final_accuracy="<b>"), "final_accuracy is '<b>'; it should be a valid number\n"
     ),
-    "a huge shape in a probe": (huge_shape, REPORT, f"the file '{PROBE}' is damaged: "),
-    "a bomb as a probe": (
-        zip_bomb,
-        REPORT,
-        f"the file '{PROBE}' is damaged: it unpacks to more than 1073741824 bytes{END}",
+    "a digit of a summary changed": report(
+        SUMMARY, edited(SUMMARY, final_accuracy=0.125), "it is not as it was written\n"
     ),
-    "text for arrays": (text_for_arrays, REPORT, f"the file '{PROBE}' is damaged: the magic string"),
-    "no arrays of a probe": (
-        lambda: np.savez(PROBE, x=np.ones(2)),
-        REPORT,
-        f"the file '{PROBE}' is damaged: it is not one of a probed round{END}",
+    "a word for a section": report(
+        ORIGIN, edited(ORIGIN, data="a"), "data is 'a'; it should be a valid dictionary\n"
     ),
-    "accuracies over 1": (
-        arrays(PROBE, before=np.full(4, 1.5)),
-        REPORT,
-        f"the file '{PROBE}' is damaged: before does not hold accuracies of shape (4,){END}",
+    "a number that no float holds": report(
+        USED, edited(USED, local={"momentum": 10**400}), "local.momentum is 1000"
     ),
-    "counts below zero": (
-        arrays(PARTITION, class_counts=-np.ones((4, 3), int)),
-        REPORT,
-        f"the file '{PARTITION}' is damaged: class_counts are not samples by client and class\n",
+    "a section without a name": report(USED, edited(USED, model={}), "the key 'model.name' is missing\n"),
+    "a word for an option": report(
+        USED, edited(USED, partition={"name": "iid", "clients": "x"}), f"partition.clients is 'x'; {NO_INTEGER}"
     ),
-    "NaN in a summary": (
-        content(SUMMARY, b'{"final_accuracy": NaN}'),
-        REPORT,
-        f"the file '{SUMMARY}' is damaged: it is not JSON: NaN is not a number\n",
-    ),
-    "infinity in a summary": (
-        content(SUMMARY, b'{"final_accuracy": 1e999}'),
-        REPORT,
-        f"the file '{SUMMARY}' is damaged: it is not JSON: the number 1e999 is too large\n",
-    ),
-    "half a character in a summary": (
-        content(SUMMARY, b'{"status": "\\ud800"}'),
-        REPORT,
-        f"the file '{SUMMARY}' is damaged: it has half of a character, which is not text\n",
-    ),
-    "a list for a summary": (
-        content(SUMMARY, b"[]"),
-        REPORT,
-        f"the file '{SUMMARY}' is damaged: it does not hold keys and values\n",
-    ),
-    "markup for a number": (
-        edited(SUMMARY, final_accuracy="<b>"),
-        REPORT,
-        f"the file '{SUMMARY}' is damaged: final_accuracy is '<b>'; it should be a valid number\n",
-    ),
-    "a word for a section": (
-        edited(ORIGIN, data="mine"),
-        REPORT,
-        f"the file '{ORIGIN}' is damaged: data is 'mine'; it should be a valid dictionary\n",
-    ),
-    "a number that no float holds": (
-        changed("run/recipe.yaml", lambda recipe: recipe["local"].update(momentum=10**400)),
-        REPORT,
-        "the file 'run/recipe.yaml' is damaged: local.momentum is 1000000000",
-    ),
-    "a section without a name": (
-        edited("run/recipe.yaml", model={"hidden": [3]}),
-        REPORT,
-        "the file 'run/recipe.yaml' is damaged: the key 'model.name' is missing\n",
-    ),
-    "a word for an option": (
-        changed("run/recipe.yaml", lambda recipe: recipe["partition"].update(clients="many")),
-        REPORT,
-        "the file 'run/recipe.yaml' is damaged: partition.clients is 'many'; it should be a valid integer\n",
-    ),
-    "a digit of a summary changed": (
-        edited(SUMMARY, final_accuracy=0.125),
-        REPORT,
-        f"the file '{SUMMARY}' is damaged: it is not as it was written\n",
-    ),
-    "a digit of a reported metric changed": (
-        line(2, METRIC),
-        REPORT,
-        "'run/metrics.jsonl' is not as it was after round 3; put it back from a copy\n",
-    ),
-    "a line without its round": (
-        line(2, "{}"),
-        REPORT,
-        "line 2 of 'run/metrics.jsonl' is damaged: the key 'round' is missing\n",
-    ),
+    "a metric changed": (line(2, METRIC), REPORT, f"'{METRICS}' is not as it was {LATER}\n"),
+    "null for a section": (edited(CARD, samples=None), REPORT, f"'{CARD}' is not as it was {LATER}, or delete it"),
+    "a line without its round": (line(2, "{}"), REPORT, f"line 2 of '{METRICS}' is damaged: the key 'round' is"),
     "words for ids": (
-        line(2, '{"round": 2, "client": ["a"], "val_accuracy": [1.0]}', "clients.jsonl"),
+        line(2, IDS, CLIENTS),
         REPORT,
-        "line 2 of 'run/clients.jsonl' is damaged: client.0 is 'a'; it should be a valid integer\n",
+        f"line 2 of '{CLIENTS}' is damaged: client.0 is 'a'; {NO_INTEGER}",
     ),
-    "a word for a line of an event": (
-        content("run/events.jsonl", b'"warning"\n'),
-        REPORT,
-        "line 1 of 'run/events.jsonl' is damaged: it does not hold keys and values\n",
-    ),
-    "half a line of a finished run": (
-        line(3, '{"round": 3'),
-        REPORT,
-        "line 3 of 'run/metrics.jsonl' is not JSON\n",
-    ),
-    "null for a section of the card": (
-        edited(CARD, samples=None),
-        REPORT,
-        f"'{CARD}' is not as it was after round 3; ",
-    ),
-    "a deep summary": (
-        content(SUMMARY, b"[" * 100_000),
-        REPORT,
-        f"the file '{SUMMARY}' is damaged: it is nested more than 30 deep\n",
-    ),
-    "a deep card": (
-        content(CARD, b'{"a":' * 400 + b"1" + b"}" * 400),
-        REPORT,
-        f"the file '{CARD}' is damaged: it is nested more than 30 deep\n",
-    ),
+    "a word for an event": (line(1, '"a"', EVENTS), REPORT, f"line 1 of '{EVENTS}' is damaged: it does not hold"),
+    "half a line of a finished run": (line(3, '{"round": 3'), REPORT, f"line 3 of '{METRICS}' is not JSON\n"),
     "a huge header of weights": (
-        content("run/model.safetensors", struct.pack("<Q", 2**62) + b"{"),
+        content("run/model.safetensors", HUGE),
         DIAGNOSE,
         "the weights 'run/model.safetensors' are damaged or no safetensors file; ",
     ),
-    "huge headers of checkpoints": (
-        no_whole_checkpoint,
-        RESUME,
+    "huge headers of checkpoints": resume(
+        all_of(*(content(f"run/checkpoints/round-00000{n}.safetensors", HUGE) for n in (2, 3))),
         f"no checkpoint is whole: the checkpoint '{NEWEST}.safetensors' is damaged: its checksum is another than "
         f"noted; {ANEW}",
     ),
-    "client states with a bit turned": (
-        spoiled("clients/*/*.safetensors"),
-        RESUME,
-        "no checkpoint is whole: the state of client ",
+    "states with a bit turned": resume(spoiled("*"), "no checkpoint is whole: the state of client "),
+    "another metric": resume(line(2, METRIC), f"'{METRICS}' {FORCE}"),
+    "no lines of clients": resume(without(CLIENTS), f"'{CLIENTS}' {FORCE}"),
+    "half a line": resume(all_of(without_records, line(2, METRIC[:9])), f"line 2 of '{METRICS}' {GOES_ON}"),
+    "markup for a metric": resume(all_of(without_records, line(2, WORD)), f"line 2 of '{METRICS}' {GOES_ON}"),
+    "a list for a message": resume(
+        content(EVENTS, b'{"round": 0, "message": []}\n{"round": 1}\n'), f"line 1 of '{EVENTS}' {GOES_ON}"
     ),
-    "a digit of a metric changed": (
-        line(2, METRIC),
-        RESUME,
-        f"'run/metrics.jsonl' {AS_NOTED}--force goes on all the same\n",
-    ),
-    "no lines of clients": (
-        without("run/clients.jsonl"),
-        RESUME,
-        f"'run/clients.jsonl' {AS_NOTED}--force goes on all the same\n",
-    ),
-    "half a line in the middle": (
-        all_of(without_records, line(2, '{"round": 2, "cli')),
-        RESUME,
-        "line 2 of 'run/metrics.jsonl' is damaged, and the run goes on after round 3; put the file back from a "
-        "copy, or take that line out\n",
-    ),
-    "a round twice": (
+    "a round twice": resume(
         all_of(without_records, line(2, '{"round": 1}')),
-        RESUME,
-        "'run/metrics.jsonl' is damaged: it does not have the rounds up to 3, each once and in their order; put "
-        "it back from a copy\n",
+        f"'{METRICS}' is damaged: it does not have the rounds up to 3, each once and in their order; put it back",
     ),
-    "a list for an accuracy": (
-        all_of(without_records, line(2, '{"round": 2, "val_class_accuracy": [0.5, [], 1]}', "clients.jsonl")),
-        RESUME,
-        BY_CLASS,
-    ),
-    "too few accuracies": (
-        all_of(without_records, line(2, '{"round": 2, "val_class_accuracy": [0.5]}', "clients.jsonl")),
-        RESUME,
-        BY_CLASS,
-    ),
-    "markup for a metric": (
-        all_of(without_records, line(2, '{"round": 2, "val_accuracy": "<b>"}')),
-        RESUME,
-        "'run/metrics.jsonl' is damaged: 'val_accuracy' of round 2 is not a number\n",
-    ),
-    "a list for a message": (
-        content("run/events.jsonl", b'{"event": "warning", "round": 0, "message": []}\n{"round": 1}\n'),
-        RESUME,
-        "line 1 of 'run/events.jsonl' is damaged, and the run goes on after round 3; ",
-    ),
-    "data that changed": (
-        changed(ORIGIN, lambda origin: origin["data"].update(digest=HEX)),
-        RESUME,
+    "a list for an accuracy": resume(all_of(without_records, line(2, ODD_BY_CLASS, CLIENTS)), NOT_BY_CLASS),
+    "too few accuracies": resume(all_of(without_records, line(2, BY_CLASS, CLIENTS)), NOT_BY_CLASS),
+    "data that changed": resume(
+        edited(ORIGIN, data={"digest": HEX}),
         "the data are not those that the run in 'run' began with; --force goes on all the same\n",
     ),
-    "finished, without checkpoints": (
-        all_of(without("run/checkpoints"), edited("run/recipe.yaml", seed=7)),
-        RESUME,
+    "finished, without checkpoints": resume(
+        all_of(without("run/checkpoints"), edited(USED, seed=7)),
         f"the run in 'run' is finished, but its checkpoints are gone; {ANEW}",
     ),
-    "unfinished, with another recipe": (
-        all_of(without("run/checkpoints"), without(SUMMARY), edited("run/recipe.yaml", seed=7)),
-        RESUME,
+    "unfinished, with another recipe": resume(
+        all_of(without("run/checkpoints"), without(SUMMARY), edited(USED, seed=7)),
         f"the recipe in 'run' is not the one that the run began with; {ANEW}",
     ),
 }
@@ -366,28 +270,25 @@ def test_a_damaged_or_hostile_file_of_a_run_is_one_sentence(fedrecall: Any, what
 
 
 STATES = "the state of client"
+NOTED = [
+    ("round", 2),
+    ("recipe", {"rounds": 1}),
+    *((key, HEX) for key in ("fedrecall", "recipe_sha256", "sha256")),
+]
 NOTE = f"the checkpoint '{NEWEST}.safetensors' is damaged: "
 
 # What is wrong: how it is made, the round after which a resume goes on, and what it says.
 RESUMED: dict[str, tuple[Make, int, str]] = {
     "nothing": (lambda: None, 3, ""),
-    "states of the last round": (spoiled("clients/*/*-round-000003.safetensors"), 2, STATES),
-    "another round in a note": (edited(f"{NEWEST}.json", round=2), 2, NOTE),
-    "another recipe in a note": (edited(f"{NEWEST}.json", recipe={"rounds": 1}), 2, NOTE),
-    "another version in a note": (edited(f"{NEWEST}.json", fedrecall=HEX), 2, NOTE),
-    "another identity in a note": (edited(f"{NEWEST}.json", recipe_sha256=HEX), 2, NOTE),
-    "another digest in a note": (edited(f"{NEWEST}.json", sha256=HEX), 2, NOTE),
+    "states of the last round": (spoiled("*-round-000003"), 2, STATES),
+    **{f"another {key} in a note": (edited(f"{NEWEST}.json", **{key: value}), 2, NOTE) for key, value in NOTED},
     "a word for a size in a note": (
-        changed(f"{NEWEST}.json", lambda note: note.update(records={"a": {"bytes": "1", "sha256": HEX}})),
+        edited(f"{NEWEST}.json", note_sha256=None, records={"a": {"bytes": "1", "sha256": HEX}}),
         2,
         f"{NOTE}its note is damaged: records.a.bytes is '1'; it should be a valid integer",
     ),
-    "notes without a checksum, as at first": (
-        all_of(*(changed(f"{NEWEST[:-1]}{n}.json", lambda note: note.pop("note_sha256")) for n in (2, 3))),
-        3,
-        "",
-    ),
-    "notes without records, as at first": (without_records, 3, ""),
+    "notes without a checksum, as at first": (older_notes(), 3, ""),
+    "notes without records and devices, as at first": (older_notes("records", "device"), 3, ""),
     "no card": (without(CARD), 3, ""),
     "half a card": (content(CARD, b"{"), 3, ""),
     "half a partition": (content(PARTITION, b"PK"), 3, ""),
@@ -410,7 +311,7 @@ def test_a_damaged_run_is_resumed_with_its_bits(fedrecall: Any, what: str) -> No
 
 
 def test_other_data_are_taken_with_force(fedrecall: Any) -> None:
-    REFUSED["data that changed"][0]()
+    edited(ORIGIN, data={"digest": HEX})()
     assert fedrecall(*RESUME, "--force").code == 0
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from fedrecall.errors import InputError
 from fedrecall.runs import files
-from fedrecall.runs.schema import EVENT_KEYS, RoundLine, check
+from fedrecall.runs.schema import EventLine, MetricsLine, RoundLine, check
 from fedrecall.safe_parsing import json_value, reason_of, regular_file
 
 Lines = list[dict[str, Any]]
+KINDS: dict[str, type[RoundLine]] = {files.METRICS: MetricsLine, files.EVENTS: EventLine}
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
@@ -61,7 +62,7 @@ def lines_until(path: Path, round: int) -> Lines:
 
     A damaged line before one of them was damaged in another way: it is an `InputError`.
     """
-    kind = EVENT_KEYS if path.name == files.EVENTS else RoundLine
+    kind = KINDS.get(path.name, RoundLine)
     found: Lines = []
     damaged = 0
     for number, text in enumerate(content_of(path).split(b"\n"), start=1):
@@ -82,21 +83,12 @@ def lines_until(path: Path, round: int) -> Lines:
 
 
 def refuse_gaps(path: Path, lines: Lines, round: int) -> None:
-    """Raise an `InputError` unless these are the metrics of each round up to this one, all of them numbers."""
-    for line in lines:
-        wrong = [key for key, value in line.items() if not is_metric(key, value)]
-        if wrong:
-            raise InputError(f"{str(path)!r} is damaged: {wrong[0]!r} of round {line['round']} is not a number")
+    """Raise an `InputError` unless these are the metrics of each round up to this one."""
     if [line["round"] for line in lines] != list(range(1, round + 1)):
         raise InputError(
             f"{str(path)!r} is damaged: it does not have the rounds up to {round}, each once and in their order; "
             "put it back from a copy"
         )
-
-
-def is_metric(key: str, value: Any) -> bool:
-    """Whether this is a number, null for one that is not finite, or the clients' ids."""
-    return value is None or type(value) in (int, float) or (key == "clients" and isinstance(value, list))
 
 
 def content_of(path: Path) -> bytes:

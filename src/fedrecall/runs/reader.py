@@ -68,7 +68,7 @@ class RunRecord:
 
     @cached_property
     def events(self) -> list[Tree]:
-        return self._lines(files.EVENTS)
+        return self._lines(files.EVENTS, schema.EventLine)
 
     @cached_property
     def clients(self) -> list[Tree]:
@@ -129,7 +129,7 @@ class RunRecord:
         values = self.curve(key)[1]
         return float(values.mean()) if len(values) else None
 
-    def _lines(self, name: str, kind: type[schema.Recorded] = schema.Recorded) -> list[Tree]:
+    def _lines(self, name: str, kind: type[schema.Recorded]) -> list[Tree]:
         """Return the checked lines of a file; the last may be half written until the run has a summary."""
         path = self.path / name
         lines = read_lines(path, unfinished=not (self.path / files.SUMMARY).exists())

@@ -88,12 +88,19 @@ DIAGNOSIS_KEYS = keys(runs=dict, sentences=list[str], notes=list[str])
 
 
 class RoundLine(Recorded):
-    """A line of `metrics.jsonl`."""
-
     round: Whole
 
 
-EVENT_KEYS = keys(RoundLine, event=str, message=str)
+class MetricsLine(RoundLine, extra="allow"):
+    """A line of `metrics.jsonl`: the clients' ids and numbers, null for those that are not finite."""
+
+    __pydantic_extra__: dict[str, float | None]
+    clients: list[Any] | None = None
+
+
+class EventLine(RoundLine):
+    event: str | None = None
+    message: str | None = None
 
 
 class ClientsLine(Recorded):
