@@ -68,7 +68,7 @@ class RunRecord:
 
     @cached_property
     def events(self) -> list[Tree]:
-        return self._lines(files.EVENTS, schema.EventLine)
+        return self._lines(files.EVENTS, schema.Recorded)
 
     @cached_property
     def clients(self) -> list[Tree]:

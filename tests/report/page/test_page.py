@@ -254,7 +254,7 @@ def test_a_diverged_run_is_named(tmp_path: Path, make_run: Callable[..., Path]) 
         ("metrics.jsonl", "[1]\n", "line 1"),
         ("summary.json", "{", "summary.json"),
         ("recipe.yaml", "a: [", "recipe.yaml"),
-        ("recipe.yaml", "rounds: 3", "the key .data. is missing"),
+        ("recipe.yaml", "rounds: 3", "the key 'data' is missing"),
         ("partition.npz", "no zip", "partition.npz"),
         ("clients.jsonl", '{"round": 1}\n', "line 1"),
         ("forgetting/round-00004.npz", "no zip", "round-00004.npz"),
