@@ -171,7 +171,7 @@ LATER = "after round 3; put it back from a copy"
 NO_ROUND = f"it is not one of a probed round{END}"
 NOT_JSON = "it is not JSON: "
 DEEP = "it is nested more than 30 deep\n"
-NO_INTEGER = "it should be a valid integer\n"
+NO_INTEGER = "expected a whole number\n"
 
 REFUSED: dict[str, tuple[Make, tuple[str, ...], str]] = {
     "a pickle in a probe": report(PROBE, arrays(PROBE, before=np.array([{}])), f"{PICKLE}{END}"),
@@ -192,14 +192,12 @@ REFUSED: dict[str, tuple[Make, tuple[str, ...], str]] = {
     "a deep list": report(SUMMARY, b"[" * 100_000, DEEP),
     "a deep tree": report(CARD, b'{"a":' * 400 + b"1" + b"}" * 400, DEEP),
     "markup for a number": report(
-        SUMMARY, edited(SUMMARY, final_accuracy="<b>"), "final_accuracy is '<b>'; it should be a valid number\n"
+        SUMMARY, edited(SUMMARY, final_accuracy="<b>"), "final_accuracy is '<b>'; expected a number\n"
     ),
     "a digit of a summary changed": report(
         SUMMARY, edited(SUMMARY, final_accuracy=0.125), "it is not as it was written\n"
     ),
-    "a word for a section": report(
-        ORIGIN, edited(ORIGIN, data="a"), "data is 'a'; it should be a valid dictionary\n"
-    ),
+    "a word for a section": report(ORIGIN, edited(ORIGIN, data="a"), "data is 'a'; expected a group of keys\n"),
     "a number that no float holds": report(
         USED, edited(USED, local={"momentum": 10**400}), "local.momentum is 1000"
     ),
@@ -285,7 +283,7 @@ RESUMED: dict[str, tuple[Make, int, str]] = {
     "a word for a size in a note": (
         edited(f"{NEWEST}.json", note_sha256=None, records={"a": {"bytes": "1", "sha256": HEX}}),
         2,
-        f"{NOTE}its note is damaged: records.a.bytes is '1'; it should be a valid integer",
+        f"{NOTE}its note is damaged: records.a.bytes is '1'; expected a whole number",
     ),
     "notes without a checksum, as at first": (older_notes(), 3, ""),
     "notes without records and devices, as at first": (older_notes("records", "device"), 3, ""),
