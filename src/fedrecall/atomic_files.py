@@ -1,4 +1,4 @@
-"""Files that are written whole: beside, then renamed, so that a full disk or a kill never leaves half of one."""
+"""Write files whole: to a temporary file, then renamed, so that a full disk or a kill leaves no half file."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fedrecall.errors import WriteError
 
 PRIVATE = 0o600
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-LEFTOVERS = (".*.part.*", ".tmp??????")  # of processes that were killed: ours, and what safetensors writes first
+LEFTOVERS = (".*.part.*", ".tmp??????")  # temporary files: ours and those of safetensors
 
 
 @contextmanager
 def replace_file(path: Path, *, flushed: bool = True, private: bool = False) -> Iterator[Path]:
-    """A file beside, with the same ending, to be written; at the end it becomes `path`, or nothing is left of it.
+    """Yield a temporary path next to `path`; rename it onto `path` on success, delete it on failure.
 
-    `flushed` waits until it is on the disk: a power cut then leaves the old file or the new one. One that is
-    `private` stays so.
+    `flushed` waits until the file is on the disk: a power cut then leaves the old file or the new one. The mode of
+    a `private` file is kept.
     """
     beside = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         with explain_write_errors(path):
             beside.unlink(missing_ok=True)  # it could be a link, which would lead elsewhere
             yield beside
-            # Where safetensors has chosen, whatever the user's choice is.
+            # safetensors makes its files private, whatever the user's mask is.
             if not private and stat.S_IMODE(beside.stat().st_mode) == PRIVATE:
                 beside.chmod(usual_mode(beside))
             if flushed:
@@ -46,7 +46,7 @@ def replace_file(path: Path, *, flushed: bool = True, private: bool = False) -> 
 
 
 def usual_mode(path: Path) -> int:
-    """The permissions that a new file gets here: only a new file tells."""
+    """Return the mode that a newly created file gets in this directory."""
     probe = path.with_name(f"{path.stem}.mode{path.suffix}")
     try:
         probe.touch()
@@ -72,12 +72,12 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a sentence with the file's name."""
+    """Turn an error of the system into a sentence with the file's name."""
     try:
         yield
     except OSError as error:
         raise write_error(path, error) from None
-    except SafetensorError as error:  # has the system's error in its words only
+    except SafetensorError as error:  # which has the system's error only in its message
         found = re.search(r"\(os error (\d+)\)", str(error))
         if not found:
             raise
@@ -92,14 +92,14 @@ def write_error(path: Path, error: OSError, what: str = "written") -> WriteError
 
 
 def remove_leftovers(folder: Path, below: Path) -> None:
-    """Delete files that a killed process had not written to their end."""
+    """Delete the temporary files of killed processes."""
     for pattern in LEFTOVERS:
         for path in folder.glob(pattern):
             delete_file(path, below)
 
 
 def delete_file(path: Path, below: Path) -> None:
-    """Delete a regular file that really lies below a folder: nothing that a link leads to, nor the link."""
+    """Delete a regular file below a folder; leave links, and files outside that a link leads to."""
     try:
         inside = path.parent.resolve().is_relative_to(below.resolve())
         if inside and stat.S_ISREG(path.lstat().st_mode):
@@ -111,7 +111,7 @@ def delete_file(path: Path, below: Path) -> None:
 
 
 def remove_dead_versions(path: Path) -> None:
-    """Delete what processes that are gone had begun to write beside this file."""
+    """Delete the temporary files that dead processes have left of this file."""
     for beside in path.parent.glob(glob.escape(f".{path.stem}.") + "*" + glob.escape(f".part{path.suffix}")):
         number = beside.name.removesuffix(f".part{path.suffix}").rpartition(".")[2]
         if number.isdecimal() and is_gone(int(number)):
@@ -120,8 +120,8 @@ def remove_dead_versions(path: Path) -> None:
 
 
 def is_gone(process: int) -> bool:
-    """Has the process of this number ended? Where that cannot be told, no."""
-    if os.name != "posix":  # elsewhere to ask is to kill
+    """Whether a process is known to have ended."""
+    if os.name != "posix":  # elsewhere `os.kill` kills, whatever the signal
         return False
     try:
         os.kill(process, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -92,7 +93,26 @@ WORDS = [
 ]
 
 # text of a recipe file, and what the sentence must name
-FILES = [
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi")
+)
+ODD = 'it\'s "odd"\n[red]<b>&</script>'  # quotes, a new line, and markup of the terminal and of a page
+FILES: list[tuple[str | bytes, str]] = [
+    (b"rounds: \xff\xfe", "the recipe 'bad.yaml': it is not YAML: it is not text in UTF-8\n"),
+    (b"#" * 100_000_000, "the recipe 'bad.yaml': it has more than 131072 characters\n"),
+    (BOMB, "it has the anchor or alias 'a'; write the value out in each place\n"),
+    ("rounds: *a", "it has the anchor or alias 'a'; write the value out in each place\n"),
+    ("rounds: &a [*a]", "it has the anchor or alias 'a'; write the value out in each place\n"),
+    ("local: {<<: {lr: 1}}", "it has a value of the type 'merge'; quote it, if it is a word\n"),
+    ("rounds: " + "[" * 400 + "]" * 400, "the recipe 'bad.yaml': it is nested more than 30 deep\n"),
+    ("rounds: " + "[" * 100_000, "the recipe 'bad.yaml': it is nested more than 30 deep\n"),
+    ("!!python/object/apply:os.system ['true']", "it has a value of the type 'os.system'; quote it"),
+    ("seed: 2001-01-01", "it has a value of the type 'timestamp'; quote it, if it is a word\n"),
+    ('init: "\\ud800"', "it has half of a character, which is not text\n"),
+    (json.dumps({ODD: 1}), r"""there is no key 'it\'s "odd"\n[red]<b>&</script>'; there are"""),
+    (json.dumps({"seed": ODD}), r"""seed is 'it\'s "odd"\n[red]<b>&</script>'; expected a whole number"""),
+    ("seed: " + "9" * 5000, "the recipe 'bad.yaml': it is not YAML: Exceeds the limit"),
+    ("local: {lr: .nan}", "local.lr is nan; expected a finite number\n"),
     ("rounds: [", "is not YAML"),
     ("rounds: 1\nseed: 2\nrounds: 3", "it has the key 'rounds' twice"),
     ("local: {lr: 0.1, steps: 2, lr: 0.2}", "it has the key 'lr' twice"),
@@ -103,7 +123,6 @@ FILES = [
     ("objective: {}\nlocal: {epochs: 0}", "local.epochs is 0;"),
     ("local: {epochs: 1, steps: 1}", "local.epochs and local.steps are both given"),
     ("model: {name: lenet, norm: batch}", "'model.norm'"),
-    ("!!python/object/apply:os.system ['true']", "it has a value of the type 'os.system'"),
 ]
 
 
@@ -125,7 +144,7 @@ def check_one_sentence(finished, named: str) -> None:
     assert finished.code == 2
     assert finished.out == ""
     assert finished.err.startswith("fedrecall: error: ")
-    assert finished.err.count("\n") == 1
+    assert finished.err[:-1].isprintable()  # no other line, and nothing that a terminal obeys
     assert named in finished.err
 
 
@@ -141,15 +160,23 @@ def test_bad_words_are_one_sentence(fedrecall, tmp_path, words, named) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("text", "named"), FILES)
+@pytest.mark.parametrize(("text", "named"), FILES, ids=lambda value: ascii(value[:30]))
 def test_bad_recipe_files_are_one_sentence(fedrecall, tmp_path, text, named) -> None:
-    (tmp_path / "bad.yaml").write_text(text)
+    (tmp_path / "bad.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    before = contents(tmp_path)
     check_one_sentence(fedrecall("run", "bad.yaml"), named)
+    assert contents(tmp_path) == before
 
 
-def test_a_recipe_that_is_not_text_is_one_sentence(fedrecall, tmp_path) -> None:
-    (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\x00rounds")
-    check_one_sentence(fedrecall("run", "bad.yaml"), "bad.yaml")
+def test_a_folder_for_a_recipe_is_one_sentence(fedrecall, tmp_path) -> None:
+    (tmp_path / "bad.yaml").mkdir()
+    said = "the recipe 'bad.yaml' is a folder; a file was expected, as bad.yaml/recipe.yaml\n"
+    check_one_sentence(fedrecall("run", "bad.yaml"), said)
+
+
+def test_an_empty_recipe_is_one_of_defaults(fedrecall, tmp_path) -> None:
+    (tmp_path / "bad.yaml").write_bytes(b"")
+    assert fedrecall("recipes", "show", "bad.yaml").code == 0
 
 
 def test_a_truncated_data_file_is_one_sentence(fedrecall, tmp_path) -> None:

@@ -12,23 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from fuzzing import ARRAYS, RECIPE
 from promises import check_count
 
 pytestmark = pytest.mark.slow
 
-RECIPE = {
-    "data": {"name": "npz", "path": "my.npz"},
-    "partition": {"name": "iid", "clients": 4, "validation": 0.25},
-    "model": {"name": "mlp", "hidden": [3]},
-    "algorithm": "scaffold",
-    "rounds": 3,
-    "clients_per_round": 2,
-    "local": {"steps": 1, "batch_size": 4, "lr": 0.1},
-    "evaluation": {"every": 1, "test_last": 0},  # so that a longer run has the very lines of a shorter one
-    "forgetting": {"every": 2},
-    "checkpoint": {"every": 1},
-    "execution": {"engine": "serial"},
-}
+ROUNDS_ALIKE = {"clients_per_round": 2, "evaluation": {"every": 1, "test_last": 0}}  # in runs of any length
 QUIET = ("--quiet", "--no-report")
 COMMANDS = {  # of which run, and the words
     "resume an interrupted run": ("interrupted", ("resume", "it", *QUIET)),
@@ -77,9 +66,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedrecall: Any) -> No
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.fsync", lambda file: None)
     monkeypatch.setattr("plotly.offline.get_plotlyjs", str)
-    x = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
-    np.savez("my.npz", x_train=x, y_train=np.arange(24) % 3, x_test=x[:6], y_test=np.arange(6) % 3)
-    Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+    np.savez("my.npz", **ARRAYS)
+    Path("recipe.yaml").write_text(yaml.safe_dump({**RECIPE, **ROUNDS_ALIKE}))
     assert fedrecall("run", "recipe.yaml", "--out", "finished", *QUIET).code == 0
     with monkeypatch.context() as patch:
         patch.setattr("fedrecall.simulation.progress.ProgressLine.after", stop_after_two)

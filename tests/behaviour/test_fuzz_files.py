@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from fuzzing import FEW, QUICK, edited, make_finished_run, many, mutated, refused_or_fine
+from fuzzing import ARRAYS, FEW, QUICK, edited, make_finished_run, many, mutated, refused_or_fine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,38 +34,14 @@ from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import load
 from fedrecall.simulation.experiment import build
-from fedrecall.simulation.loop import run_experiment
 from fedrecall.simulation.resume import resume_experiment
-
-RECIPE = {
-    "data": {"name": "npz", "path": "my.npz"},
-    "partition": {"name": "iid", "clients": 4, "validation": 0.25},
-    "model": {"name": "mlp", "hidden": [3]},
-    "algorithm": "scaffold",
-    "rounds": 3,
-    "clients_per_round": 4,  # so that round 4 reads the states of all
-    "local": {"steps": 1, "batch_size": 4, "lr": 0.1},
-    "evaluation": {"every": 1, "test_last": 1},
-    "forgetting": {"every": 2},
-    "checkpoint": {"every": 1},
-    "execution": {"engine": "serial"},
-}
-random = np.random.default_rng(0)
-ARRAYS = {
-    "x_train": random.normal(size=(24, 4)).astype(np.float32),
-    "y_train": np.arange(24) % 3,
-    "x_test": random.normal(size=(6, 4)).astype(np.float32),
-    "y_test": np.arange(6) % 3,
-    "ids": np.arange(24) % 4,
-    "class_names": np.array(["cat", "dog", "emu"]),
-}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run in `kept`, which is copied to `run` and damaged there, and a sentinel."""
     folder = tmp_path_factory.mktemp("home")
-    make_finished_run(folder, RECIPE, ARRAYS)
+    make_finished_run(folder)
     (folder / "sentinel").write_text("mine")
     return folder
 
@@ -180,20 +156,11 @@ def resumed(home: Path, data: st.DataObject) -> None:
         if recipe.tree() != longer(home):
             return  # then it is another run, which may be large
         resume_experiment(RunFolder.reopen(run), build(recipe, load_federation(recipe)))
-        assert (run / "model.safetensors").read_bytes() == whole_model(home)
+        assert (run / "model.safetensors").read_bytes() == (home / "whole" / "model.safetensors").read_bytes()
 
 
 def longer(home: Path) -> dict[str, Any]:
     return load_recipe(str(home / "kept" / "recipe.yaml"), ["rounds=4"]).tree()
-
-
-def whole_model(home: Path) -> bytes:
-    """Of a run of that length that was never stopped."""
-    place = home / "whole"
-    if not place.exists():
-        recipe = load_recipe(str(home / "recipe.yaml"), ["rounds=4"])
-        run_experiment(build(recipe, load_federation(recipe)), RunFolder.create(place))
-    return (place / "model.safetensors").read_bytes()
 
 
 TABLE = "a,b,who,y\n" + "".join(f"{i},{i * i},w{i % 2},{i % 3}\n" for i in range(12))
@@ -307,7 +274,6 @@ def test_a_damaged_run_is_read_or_refused_many_times(home: Path, data: st.DataOb
 @given(data=st.data())
 @FEW
 def test_a_damaged_run_is_resumed_with_its_bits_or_refused(home: Path, data: st.DataObject) -> None:
-    whole_model(home)
     resumed(home, data)
 
 
@@ -315,7 +281,6 @@ def test_a_damaged_run_is_resumed_with_its_bits_or_refused(home: Path, data: st.
 @given(data=st.data())
 @many(0.1)
 def test_a_damaged_run_is_resumed_with_its_bits_or_refused_many_times(home: Path, data: st.DataObject) -> None:
-    whole_model(home)
     resumed(home, data)
 
 

@@ -9,29 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from fuzzing import listing, make_finished_run
 
-ARRAYS: dict[str, Any] = {
-    "x_train": np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32),
-    "y_train": np.arange(24) % 3,
-    "x_test": np.ones((6, 4), np.float32),
-    "y_test": np.arange(6) % 3,
-}
-RECIPE = {
-    "data": {"name": "npz", "path": "my.npz"},
-    "partition": {"name": "iid", "clients": 4, "validation": 0.25},
-    "model": {"name": "mlp", "hidden": [3]},
-    "algorithm": "scaffold",
-    "rounds": 3,
-    "clients_per_round": 4,
-    "local": {"steps": 1, "batch_size": 4},
-    "evaluation": {"every": 1, "test_last": 1},
-    "forgetting": {"every": 2},
-    "checkpoint": {"every": 1},
-    "execution": {"engine": "serial"},
-}
 STATE = "clients/0000/client-000001-round-000003.safetensors"
 FILES = [
     *("recipe.yaml", "environment.json", "metrics.jsonl", "timings.jsonl", "clients.jsonl", "events.jsonl"),
@@ -52,7 +32,7 @@ COMMANDS = {
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run in `kept`."""
     folder = tmp_path_factory.mktemp("home")
-    make_finished_run(folder, RECIPE, ARRAYS)
+    make_finished_run(folder)
     (folder / "kept" / "report.html").write_text("a page")
     return folder
 

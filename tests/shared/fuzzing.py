@@ -6,7 +6,7 @@ import copy
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -116,14 +116,41 @@ def mutated(draw: st.DrawFn, content: bytes, most: int = 3) -> bytes:
     return bytes(changed)
 
 
-def make_finished_run(folder: Path, recipe: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-    """`kept`, a finished run of a recipe on arrays, with both beside it: what is copied and damaged."""
+# A run with a file of every kind, which is made in no time.
+
+RECIPE: dict[str, Any] = {
+    "data": {"name": "npz", "path": "my.npz"},
+    "partition": {"name": "iid", "clients": 4, "validation": 0.25},
+    "model": {"name": "mlp", "hidden": [3]},
+    "algorithm": "scaffold",
+    "rounds": 3,
+    "clients_per_round": 4,  # so that round 4 reads the states of all
+    "local": {"steps": 1, "batch_size": 4, "lr": 0.1},
+    "evaluation": {"every": 1, "test_last": 1},
+    "forgetting": {"every": 2},
+    "checkpoint": {"every": 1},
+    "execution": {"engine": "serial"},
+}
+_random = np.random.default_rng(0)
+ARRAYS: dict[str, Any] = {
+    "x_train": _random.normal(size=(24, 4)).astype(np.float32),
+    "y_train": np.arange(24) % 3,
+    "x_test": _random.normal(size=(6, 4)).astype(np.float32),
+    "y_test": np.arange(6) % 3,
+    "ids": np.arange(24) % 4,
+    "class_names": np.array(["cat", "dog", "emu"]),
+}
+
+
+def make_finished_run(folder: Path, **arrays: Any) -> None:
+    """`kept`, a finished run, and `whole`, the same with a round more: what is copied, damaged and resumed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        np.savez("my.npz", **arrays)
-        Path("recipe.yaml").write_text(yaml.safe_dump(recipe))
-        loaded = load_recipe("recipe.yaml")
-        run_experiment(build(loaded, load_federation(loaded)), RunFolder.create(Path("kept")))
+        np.savez("my.npz", **{**ARRAYS, **arrays})
+        Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))
+        for name, rounds in (("kept", 3), ("whole", 4)):
+            recipe = load_recipe("recipe.yaml", [f"rounds={rounds}"])
+            run_experiment(build(recipe, load_federation(recipe)), RunFolder.create(Path(name)))
 
 
 # What must hold.

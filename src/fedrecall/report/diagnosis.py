@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrecall.errors import InputError
 from fedrecall.measure.forgetting import (
     forgetting_matrix,
     forgotten_by_model,
@@ -21,8 +20,8 @@ from fedrecall.measure.forgetting import (
     probe_metrics,
 )
 from fedrecall.report.wording import join_words, rounded
-from fedrecall.runs import schema
 from fedrecall.runs.reader import RunRecord, read_tree
+from fedrecall.runs.schema import DIAGNOSIS_KEYS
 from fedrecall.safe_parsing import json_value
 
 NAMED = 3  # clients or classes that a sentence names
@@ -239,10 +238,7 @@ def saved_sentences(runs: Sequence[RunRecord]) -> tuple[list[str], list[str]]:
     """What was said of these runs when they were made: sentences and notes; none where they are no diagnosis."""
     folders = {run.path.resolve().parent for run in runs}
     path = folders.pop() / DIAGNOSIS if len(folders) == 1 else None
-    tree = read_tree(path, json_value, {"runs": schema.tree}) if path else None
+    tree = read_tree(path, json_value, DIAGNOSIS_KEYS) if path else None
     if path is None or tree is None or set(tree.get("runs") or ()) != {run.path.resolve().name for run in runs}:
         return [], []
-    said = [tree.get("sentences"), tree.get("notes")]
-    if not all(isinstance(lines, list) and all(isinstance(line, str) for line in lines) for lines in said):
-        raise InputError(f"the file {str(path)!r} is damaged: its sentences are not text")
-    return said[0] or [], said[1] or []
+    return tree.get("sentences") or [], tree.get("notes") or []

@@ -23,19 +23,18 @@ from fedrecall.atomic_files import delete_file, explain_write_errors, remove_lef
 from fedrecall.errors import InputError
 from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.lines import Lines
-from fedrecall.runs.records import Noted, before_and_after, tree_digest
+from fedrecall.runs.records import NOTE_DIGEST, Noted, before_and_after, with_digest, without_digest
+from fedrecall.runs.schema import CheckpointNote, check
 from fedrecall.safe_parsing import json_value, regular_file
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 
 KEPT = 2
-NOTED = {"round", "sha256", "fedrecall", "recipe_sha256", "recipe"}
-SINCE = {"records", "device"}  # that older notes lack
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that the rounds after this one depend on."""
+    """The state after a round: all that later rounds depend on."""
 
     round: int
     server: Tensors
@@ -50,7 +49,7 @@ class Checkpoint:
 
 
 def save(folder: Path, point: Checkpoint) -> None:
-    """Write it; the last two are kept. Where that fails, those that were there are as they were."""
+    """Write a checkpoint and keep the last two; if that fails, the earlier ones stay as they were."""
     groups = {"server": point.server, "buffers": point.buffers, "best": point.best}
     # Copies: an algorithm's state may hold one tensor under two names, which safetensors refuses.
     tensors = {
@@ -78,7 +77,7 @@ def save(folder: Path, point: Checkpoint) -> None:
             "device": point.device,
         }
         write_note(note_path, note)
-    except BaseException:  # without its note it is room that is lost
+    except BaseException:  # without its note the file would only take up space
         with contextlib.suppress(OSError):
             path.unlink()
         raise
@@ -88,7 +87,7 @@ def save(folder: Path, point: Checkpoint) -> None:
 
 
 def write_note(path: Path, note: Mapping[str, Any]) -> None:
-    write_text(path, json.dumps({**note, "note_sha256": tree_digest(note)}) + "\n")
+    write_text(path, json.dumps(with_digest(note, NOTE_DIGEST)) + "\n")
 
 
 def expect_rewritten(
@@ -103,7 +102,7 @@ def expect_rewritten(
 
 
 def delete(note_path: Path) -> None:
-    """A checkpoint: its note first, without which it is none."""
+    """Delete a checkpoint, its note first: without a note it does not count."""
     for path in (note_path, note_path.with_suffix(".safetensors")):
         delete_file(path, note_path.parent.parent)
 
@@ -113,12 +112,12 @@ def note_of(folder: Path, round: int) -> Path:
 
 
 def notes(folder: Path) -> list[Path]:
-    """The notes of all checkpoints, the oldest first."""
+    """Return the notes of all checkpoints, the oldest first."""
     return sorted(folder.glob("round-*.json"))
 
 
 def read(note_path: Path) -> Checkpoint:
-    """A checkpoint, checked; an `InputError` if anything about it is damaged."""
+    """Return a checkpoint; raise an `InputError` if anything about it is damaged."""
     path = note_path.with_suffix(".safetensors")
     try:
         note = read_note(note_path)
@@ -131,39 +130,34 @@ def read(note_path: Path) -> Checkpoint:
         for name, tensor in tensors.items():
             group, _, key = name.partition(".")
             groups[group][key] = tensor
-        digest, recipe, made_by = note["recipe_sha256"], note["recipe"], note["fedrecall"]
-        return Checkpoint(int(note["round"]), **groups, versions=versions, recipe_sha256=digest, recipe=recipe,
-                          fedrecall=made_by, records=note.get("records", {}),
-                          device=note.get("device", "cpu"))  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         reason = str(error) if isinstance(error, InputError) else type(error).__name__
         raise InputError(f"the checkpoint {str(path)!r} is damaged: {reason}") from None
+    del note["sha256"]
+    state: dict[str, Any] = {**groups, "versions": versions}
+    return Checkpoint(**note, **state)
 
 
 def read_note(path: Path) -> dict[str, Any]:
+    """Return the note of a checkpoint without its digest, which the first notes did not have."""
     note = json_value(regular_file(path).read_text(encoding="utf-8"))
-    if not isinstance(note, dict) or not isinstance(note.get("recipe"), dict):
-        raise InputError("its note has no recipe")
-    own = note.pop("note_sha256", None)  # notes had none at first, and then no other key than these
-    if (
-        set(note) - SINCE != NOTED
-        or own not in (None, tree_digest(note))
-        or f"round-{note['round']:06d}" != path.stem
-    ):
-        raise InputError("its note is not as it was written")
+    check("its note", note, CheckpointNote)
+    note = without_digest(note, NOTE_DIGEST)
+    if path != note_of(path.parent, note["round"]):
+        raise InputError("its note is that of another round")
     return note
 
 
 def newest_note(folder: Path) -> dict[str, Any] | None:
-    """Of the newest checkpoint whose note is whole."""
+    """Return the newest note that is whole."""
     for path in reversed(notes(folder)):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, ValueError):
             return read_note(path)
     return None
 
 
 def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, as are its clients' states; and what is wrong with the later ones."""
+    """Return the newest checkpoint that is whole, its clients' states too, and what is wrong with later ones."""
     wrong: list[str] = []
     for note_path in reversed(notes(folder)):
         try:
@@ -177,8 +171,7 @@ def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint |
 
 
 def drop_after(folder: Path, round: int) -> list[Checkpoint]:
-    """Delete the checkpoints of later rounds, and what is no checkpoint; the last two of the others, the oldest
-    first."""
+    """Delete later checkpoints and the remains of others; return the last two that stay, the oldest first."""
     kept = []
     for note_path in notes(folder):
         try:

@@ -1,4 +1,4 @@
-"""A run's folder, written as the rounds go by."""
+"""Write a run's folder while its rounds are done."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from fedrecall.errors import InputError, short_repr
 from fedrecall.runs import files
 from fedrecall.runs.lines import Lines, as_json, as_text, finite, lines_until, refuse_gaps
 from fedrecall.runs.reader import finished_summary, refuse_unwritable_name
-from fedrecall.runs.records import OWN_DIGEST, Records, tree_digest
+from fedrecall.runs.records import SUMMARY_DIGEST, Records, with_digest
 from fedrecall.vector import Tensors
 
 
 class RunFolder:
-    """Writes what a run leaves behind. Nothing is written outside its folder."""
+    """Writes the files of a run, all of them in its folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """A new folder; one that holds a run already is not touched."""
+        """Make a new folder; refuse one that has anything in it."""
         with explain_folder_errors(path):
             if (path / files.RECIPE).is_file() and finished_summary(path) is None:
                 raise InputError(
@@ -60,7 +60,7 @@ class RunFolder:
 
     @classmethod
     def create_new(cls, parent: Path, name: str) -> RunFolder:
-        """`parent/name`, or `parent/name-2`, -3, .. if that is taken."""
+        """Make `parent/name`, or `parent/name-2`, -3, .. if that is taken."""
         with explain_folder_errors(parent):
             parent.mkdir(parents=True, exist_ok=True)
         number = 1
@@ -76,14 +76,14 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """A folder that holds a run."""
+        """Open the folder of a run."""
         refuse_unwritable_name(path)
         if not (path / files.RECIPE).is_file():
             raise InputError(f"{str(path)!r} is not a run's folder: it has no {files.RECIPE}")
         return cls(path)
 
     def lock(self) -> None:
-        """For this process alone, until it closes the folder or ends, however it ends."""
+        """Lock the folder until this process closes it or ends."""
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -98,7 +98,7 @@ class RunFolder:
         return found
 
     def cut_back(self, round: int, lines: Mapping[str, Lines]) -> None:
-        """Replace the lines of each file by these, and delete what else was written of rounds after this one."""
+        """Replace the lines of each file by these, and delete what else later rounds have written."""
         for name, kept in lines.items():
             self.write_text(name, as_text(kept))
         for number, path in files.probe_files(self.path).items():
@@ -111,7 +111,7 @@ class RunFolder:
         delete_file(self.path / name, self.path)
 
     def write_text(self, name: str, text: str) -> Path:
-        """Written beside and renamed, so that a reader never sees half a file."""
+        """Write a whole file, so that a reader never sees half of it."""
         write_text(self.path / name, text)
         return self.path / name
 
@@ -119,16 +119,15 @@ class RunFolder:
         self.write_text(name, as_json(value, indent=2) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """With a digest of its own, by which damage is found."""
-        written = finite(summary)
-        self.write_json(files.SUMMARY, {**written, OWN_DIGEST: tree_digest(written)})
+        """Write the summary with a digest of its own, by which damage is found."""
+        self.write_json(files.SUMMARY, with_digest(finite(summary), SUMMARY_DIGEST))
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
-        """One line of a `.jsonl` file, written before the next round begins; on a full disk, no half of it."""
+        """Append a line to a `.jsonl` file before the next round begins; on a full disk, no part of it."""
         path, text = self.path / name, (as_json(line) + "\n").encode()
         with explain_write_errors(path):
             if name not in self._open:
-                # It has no buffer, which would keep what a full disk refuses and fail again when it is closed.
+                # Unbuffered: a buffer would keep what a full disk refuses, and fail again when it is closed.
                 self._open[name] = FileIO(path, "ab", opener=not_through_a_link)
         file = self._open[name]
         end, left = file.seek(0, os.SEEK_END), text
@@ -142,7 +141,7 @@ class RunFolder:
         self.records.add(name, text)
 
     def flush(self) -> None:
-        """All lines on the disk, before a checkpoint that counts on them."""
+        """Wait until all lines are on the disk, before a checkpoint that depends on them."""
         for name in self._open:
             with explain_write_errors(self.path / name):
                 flush(self.path / name)
@@ -151,7 +150,7 @@ class RunFolder:
         self.append(files.EVENTS, {"event": kind, "round": round, "message": message})
 
     def save_model(self, state: Tensors) -> None:
-        """Names and tensors only, so that equal models are equal files."""
+        """Save names and tensors only, so that equal models are equal files."""
         with replace_file(self.path / files.MODEL) as beside:
             save_file(state, beside)
 
@@ -171,18 +170,18 @@ class RunFolder:
 
 
 def not_through_a_link(path: str, flags: int) -> int:
-    """A folder that somebody else has made could have a line written anywhere."""
+    """Open a file but not a link, through which a folder from somebody else could redirect lines anywhere."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def is_of_a_start(path: Path) -> bool:
-    """Is it what a run leaves that was killed before its first file was there?"""
+    """Whether a run that was killed before it had written its first file leaves this."""
     return path.name == files.LOCK or fnmatch(path.name, ".recipe.*.part.yaml")
 
 
 @contextmanager
 def explain_folder_errors(path: Path) -> Iterator[None]:
-    """What the system refuses as a sentence, and a name that could not be written into a run's files."""
+    """Turn an error about a folder into a sentence; refuse a name that no file of a run can hold."""
     refuse_unwritable_name(path)
     try:
         yield

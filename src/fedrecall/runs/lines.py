@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import InputError
-from fedrecall.safe_parsing import json_value, regular_file
+from fedrecall.runs import files
+from fedrecall.runs.schema import EventLine, MetricsLine, RoundLine, check
+from fedrecall.safe_parsing import json_value, reason_of, regular_file
 
 Lines = list[dict[str, Any]]
+KINDS: dict[str, type[RoundLine]] = {files.METRICS: MetricsLine, files.EVENTS: EventLine}
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
@@ -22,7 +25,7 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 
 def finite(value: Any) -> Any:
-    """JSON knows no NaN: what is not a number is null."""
+    """Return the value with null for NaN and infinity, which JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -37,26 +40,39 @@ def as_text(lines: Iterable[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `.jsonl` file; none if there is no such file."""
-    return list(iterate_lines(path)) if path.exists() else []
+def read_lines(path: Path, *, unfinished: bool = False) -> Lines:
+    """Return the lines of a `.jsonl` file; none if there is no such file.
 
-
-def lines_until(path: Path, round: int) -> list[dict[str, Any]]:
-    """The lines up to a round of a file that a process may have died writing, after that round.
-
-    A line that is not whole before one of them is damage of another kind, which is not passed over.
+    Of an `unfinished` run, the last line may be half written and is left out.
     """
-    found, damaged = [], 0
-    for number, text in enumerate(readable(path).read_bytes().split(b"\n"), start=1):
+    found: Lines = []
+    *lines, rest = content_of(path).split(b"\n")
+    if rest and not unfinished:
+        lines.append(rest)
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(json_value(line.decode()))
+        except ValueError:
+            raise InputError(f"line {number} of {str(path)!r} is not JSON") from None
+    return found
+
+
+def lines_until(path: Path, round: int) -> Lines:
+    """Return the lines up to a round of a file that a killed process may have been writing after that round.
+
+    A damaged line before one of them was damaged in another way: it is an `InputError`.
+    """
+    kind = KINDS.get(path.name, RoundLine)
+    found: Lines = []
+    damaged = 0
+    for number, text in enumerate(content_of(path).split(b"\n"), start=1):
         try:
             line = json_value(text.decode())
-            whole = isinstance(line, dict) and type(line.get("round")) is int
+            check("it", line, kind)
         except ValueError:
-            whole = False
-        if not whole:
             damaged = damaged or number
-        elif line["round"] <= round:
+            continue
+        if line["round"] <= round:
             if damaged:
                 raise InputError(
                     f"line {damaged} of {str(path)!r} is damaged, and the run goes on after round {round}; put "
@@ -66,37 +82,20 @@ def lines_until(path: Path, round: int) -> list[dict[str, Any]]:
     return found
 
 
-def refuse_gaps(path: Path, lines: list[dict[str, Any]], round: int) -> None:
-    """The metrics of a run are numbers, in order, and there up to its checkpoint."""
-    rounds = [line["round"] for line in lines]
-    for line in lines:
-        wrong = [key for key, value in line.items() if not is_metric(key, value)]
-        if wrong:
-            raise InputError(f"{str(path)!r} is damaged: {wrong[0]!r} of round {line['round']} is not a number")
-    if rounds != list(range(1, round + 1)):
+def refuse_gaps(path: Path, lines: Lines, round: int) -> None:
+    """Raise an `InputError` unless these are the metrics of each round up to this one."""
+    if [line["round"] for line in lines] != list(range(1, round + 1)):
         raise InputError(
             f"{str(path)!r} is damaged: it does not have the rounds up to {round}, each once and in their order; "
             "put it back from a copy"
         )
 
 
-def is_metric(key: str, value: Any) -> bool:
-    """Numbers, null for those that are not finite, and the clients' ids."""
-    return value is None or type(value) in (int, float) or (key == "clients" and isinstance(value, list))
-
-
-def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with readable(path).open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield json_value(line.decode())
-            except ValueError:
-                raise InputError(f"line {number} of {str(path)!r} is not JSON") from None
-
-
-def readable(path: Path) -> Path:
-    """The path of a file that is there, or a sentence."""
+def content_of(path: Path) -> bytes:
+    """Return the content of a regular file; nothing if there is none."""
     try:
-        return regular_file(path)
-    except InputError as error:
-        raise InputError(f"the file {str(path)!r} is damaged: {error}") from None
+        return regular_file(path).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    except (OSError, InputError) as error:
+        raise InputError(f"the file {str(path)!r} is damaged: {reason_of(error)}") from None

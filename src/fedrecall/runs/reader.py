@@ -1,9 +1,11 @@
-"""A run's folder as everybody reads it: finished, stopped or still going, of this version or an older one."""
+"""Read the folder of a run: finished, stopped or still running, of this version or an older one."""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -14,14 +16,14 @@ from fedrecall.errors import InputError, Note
 from fedrecall.runs import checkpoint, files, schema
 from fedrecall.runs.identity import lengthened, round_identity
 from fedrecall.runs.lines import read_lines
-from fedrecall.runs.records import OWN_DIGEST, changed_since, tree_digest
+from fedrecall.runs.records import SUMMARY_DIGEST, changed_since, without_digest
 from fedrecall.safe_parsing import arrays, is_text, json_value, reason_of, regular_file, yaml_value
 
 Tree = dict[str, Any]
 
 
 class RunRecord:
-    """What a run left behind, each file read when it is first asked for and checked as it is read.
+    """The files of a run, each read and checked when it is first asked for.
 
     Files that an older or an unfinished run lacks are empty here; a damaged one is an `InputError` that names it.
     """
@@ -34,44 +36,31 @@ class RunRecord:
         recipe = read_tree(self.path / files.RECIPE, yaml_value)
         if recipe is None:
             raise InputError(f"{str(self.path)!r} is not a run: {files.RECIPE} is missing")
-        for section in ("algorithm", "objective", "data", "partition", "model"):
-            if not isinstance(recipe.get(section), dict) or not isinstance(recipe[section].get("name"), str):
-                raise InputError(
-                    f"the recipe of {str(self.path)!r} is not that of a run: it has no {section}.name"
-                )
-        schema.check_recipe(self.path / files.RECIPE, recipe)
+        schema.check_recipe(f"the file {str(self.path / files.RECIPE)!r}", recipe)
         return recipe
 
     @cached_property
     def origin(self) -> Tree:
-        """What the run was made of, by section of the recipe; nothing in runs of before that was written."""
-        return read_tree(self.path / files.ORIGIN, json_value, schema.ORIGIN) or {}
+        """What the run was made of, by section of the recipe; empty in older runs."""
+        return without_nulls(read_tree(self.path / files.ORIGIN, json_value, schema.ORIGIN_KEYS) or {})
 
     @cached_property
     def summary(self) -> Tree:
         path = self.path / files.SUMMARY
-        summary = read_tree(path, json_value, schema.SUMMARY) or {}
-        told = {key: value for key, value in summary.items() if key != OWN_DIGEST}
-        if summary.get(OWN_DIGEST) not in (None, tree_digest(told)):
-            raise InputError(f"the file {str(path)!r} is damaged: it is not as it was written")
+        summary = read_tree(path, json_value, schema.SUMMARY_KEYS) or {}
+        with damage_in(path):
+            without_digest(summary, SUMMARY_DIGEST)
         return summary
 
     @cached_property
     def metrics(self) -> list[Tree]:
-        """A line a round."""
-        path = self.path / files.METRICS
-        lines = self._lines(path)
-        for number, line in enumerate(lines, start=1):
-            if not isinstance(line, dict) or not schema.whole(line.get("round")):
-                raise InputError(
-                    f"line {number} of {str(path)!r} is not that of a round: it has no number 'round'"
-                )
-        return lines
+        """The line of each round."""
+        return self._lines(files.METRICS, schema.RoundLine)
 
     @cached_property
     def card(self) -> Tree:
-        """Of the partition."""
-        return without_nulls(read_tree(self.path / files.CARD, json_value, schema.CARD) or {})
+        """The card of the partition."""
+        return without_nulls(read_tree(self.path / files.CARD, json_value, schema.CARD_KEYS) or {})
 
     @cached_property
     def environment(self) -> Tree:
@@ -79,29 +68,21 @@ class RunRecord:
 
     @cached_property
     def events(self) -> list[Tree]:
-        return [line for line in self._lines(self.path / files.EVENTS) if isinstance(line, dict)]
+        return self._lines(files.EVENTS, schema.Recorded)
 
     @cached_property
     def clients(self) -> list[Tree]:
-        """Metrics by client, a line an evaluated round."""
-        path = self.path / files.CLIENTS
-        lines = self._lines(path)
-        for number, line in enumerate(lines, start=1):
-            ids, values = (line.get(k) if isinstance(line, dict) else None for k in ("client", "val_accuracy"))
-            if not isinstance(ids, list) or not isinstance(values, list) or not all(map(schema.whole, ids)):
-                raise InputError(f"line {number} of {str(path)!r} is not one of clients and their accuracies")
-        return lines
+        """Metrics by client, a line for each evaluated round."""
+        return self._lines(files.CLIENTS, schema.ClientsLine)
 
     @cached_property
     def class_counts(self) -> np.ndarray | None:
-        """[clients, classes], of the training samples."""
+        """Training samples [clients, classes]."""
         path = self.path / files.PARTITION
-        try:
+        with damage_in(path):
             counts = arrays(path).get("class_counts") if path.exists() else None
             if counts is not None:
                 schema.check_counts(counts)
-        except InputError as error:
-            raise InputError(f"the file {str(path)!r} is damaged: {error}") from None
         return counts
 
     @cached_property
@@ -109,15 +90,12 @@ class RunRecord:
         """The arrays of each probed round; `data` names the columns, in older files all clients in turn."""
         found = {}
         for number, path in files.probe_files(self.path).items():
-            try:
+            with damage_in(path, "; delete it to report without it"):
                 probe = arrays(path)
+                if not {"models", "before", "after"} <= set(probe):
+                    raise InputError("it is not one of a probed round")
                 probe.setdefault("data", np.arange(probe["before"].size))
                 schema.check_probe(probe)
-            except (ValueError, KeyError) as error:
-                reason = str(error) if isinstance(error, InputError) else "it is not one of a probed round"
-                raise InputError(
-                    f"the file {str(path)!r} is damaged ({reason}); delete it to report without it"
-                ) from None
             found[number] = probe
         return found
 
@@ -151,44 +129,33 @@ class RunRecord:
         values = self.curve(key)[1]
         return float(values.mean()) if len(values) else None
 
-    def _lines(self, path: Path) -> list[Any]:
-        """The lines of a file. Where the run goes on, or was killed, the last may be half written and is left
-        out."""
-        try:
-            text = regular_file(path).read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except (OSError, ValueError) as error:
-            raise InputError(f"the file {str(path)!r} is damaged: {reason_of(error)}") from None
-        if text.endswith("\n") or not text or self.summary:
-            return read_lines(path)
-        found = []
-        for number, line in enumerate(text.splitlines()[:-1], start=1):
-            try:
-                found.append(json_value(line))
-            except ValueError:
-                raise InputError(f"line {number} of {str(path)!r} is not JSON") from None
-        return found
+    def _lines(self, name: str, kind: type[schema.Recorded]) -> list[Tree]:
+        """Return the checked lines of a file; the last may be half written until the run has a summary."""
+        path = self.path / name
+        lines = read_lines(path, unfinished=not (self.path / files.SUMMARY).exists())
+        for number, line in enumerate(lines, start=1):
+            schema.check(f"line {number} of {str(path)!r}", line, kind)
+        return lines
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    return schema.number(value)
+    """Whether a value from a file of the run is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_run(path: Path) -> bool:
-    """Does the folder hold a run?"""
+    """Whether the folder holds a run."""
     return (path / files.RECIPE).is_file()
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The runs directly in a folder, or those of a study."""
+    """Return the runs directly in a folder, or those of a study."""
     below = f"{files.RUNS}/*/*" if (path / files.STUDY).is_file() else "*"
     return sorted(inner.parent for inner in path.glob(f"{below}/{files.RECIPE}"))
 
 
 def find_runs(paths: list[Path]) -> list[Path]:
-    """The runs among the paths, each once; a folder that is no run stands for the runs in it, directly or
-    as a study."""
+    """Return the runs among the paths, each once; a folder of runs or a study stands for the runs in it."""
     found: dict[Path, Path] = {}
     for path in paths:
         refuse_unwritable_name(path)
@@ -203,13 +170,13 @@ def find_runs(paths: list[Path]) -> list[Path]:
 
 
 def refuse_unwritable_name(path: Path) -> None:
-    """An `InputError` for a folder that cannot be named in a run's files or on a page."""
+    """Raise an `InputError` for a folder whose name cannot be written in a file or on a page."""
     if not is_text(str(path)):
         raise InputError(f"the name of the folder {str(path)!r} is not text in UTF-8; it needs another")
 
 
 def load(path: Path) -> RunRecord:
-    """Read all of a run's folder at once, so that what is damaged is found before anything is made of it."""
+    """Read a run's whole folder at once, so that damage is found before anything is made of it."""
     run = RunRecord(path)
     _ = run.recipe, run.summary, run.origin
     if not run.metrics:
@@ -220,7 +187,7 @@ def load(path: Path) -> RunRecord:
 
 
 def refuse_changed(run: RunRecord) -> None:
-    """What is not as the newest checkpoint noted it would make other numbers; what was deleted is said."""
+    """Refuse files that are not as the newest checkpoint noted them; warn of those that are missing."""
     note = checkpoint.newest_note(run.path / files.CHECKPOINTS)
     if note is None:
         return
@@ -239,7 +206,7 @@ def refuse_changed(run: RunRecord) -> None:
 
 
 def without_nulls(tree: Tree) -> Tree:
-    """What is null counts as not there."""
+    """Return the tree without its nulls, which count as not there."""
     return {
         key: without_nulls(value) if isinstance(value, dict) else value
         for key, value in tree.items()
@@ -248,7 +215,7 @@ def without_nulls(tree: Tree) -> Tree:
 
 
 def has_partition(path: Path) -> bool:
-    """Does the run say who has what, in files that can be read?"""
+    """Whether the run has a card and a partition that can be read."""
     try:
         run = RunRecord(path)
         return bool(run.card) and run.class_counts is not None
@@ -257,7 +224,7 @@ def has_partition(path: Path) -> bool:
 
 
 def finished_summary(path: Path) -> Tree | None:
-    """The summary of a run that came to its end; None of any other, and of one that cannot be read."""
+    """Return the summary of a finished run; None for any other, and for one that cannot be read."""
     try:
         run = RunRecord(path)
         return run.summary if run.finished else None
@@ -266,18 +233,24 @@ def finished_summary(path: Path) -> Tree | None:
 
 
 def read_tree(
-    path: Path, parse: Callable[[str], Any], expected: Mapping[str, schema.Test] | None = None
+    path: Path, parse: Callable[[str], Any], kind: type[schema.Recorded] = schema.Recorded
 ) -> Tree | None:
-    """A file that holds keys and values; None if there is none."""
+    """Return the keys and values of a file; None if there is no such file."""
     try:
-        tree = parse(regular_file(path).read_text(encoding="utf-8"))
+        with damage_in(path):
+            tree: Tree = parse(regular_file(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InputError(f"the file {str(path)!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"the file {str(path)!r} is damaged: {reason_of(error)}") from None
-    if not isinstance(tree, dict):
-        raise InputError(f"the file {str(path)!r} is damaged: it does not hold keys and values")
-    schema.check(path, tree, expected or {})
+    schema.check(f"the file {str(path)!r}", tree, kind)
     return tree
+
+
+@contextmanager
+def damage_in(path: Path, advice: str = "") -> Iterator[None]:
+    """Name the file in whatever is found wrong with its content."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(f"the file {str(path)!r} is damaged: {reason_of(error)}{advice}") from None

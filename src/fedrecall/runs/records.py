@@ -1,69 +1,66 @@
-"""Digests of what a run has recorded, by which a checkpoint tells whether its records are as they were."""
+"""Digests by which damage is found: of the files that a run records, and of notes and summaries themselves."""
 
 from __future__ import annotations
 
 import hashlib
-import json
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import InputError
 from fedrecall.runs import files
+from fedrecall.runs.identity import hash_of
 from fedrecall.runs.lines import Lines, as_text
 
 NEEDED = (files.METRICS, files.CLIENTS)  # later numbers depend on them
-
-OWN_DIGEST = "sha256"  # the key of a summary's own
+SUMMARY_DIGEST, NOTE_DIGEST = "sha256", "note_sha256"  # the keys of a summary's and a note's own digests
 
 # By file: its bytes and their SHA-256; `or` has those that it will have, of a file that is being rewritten.
 Noted = Mapping[str, Mapping[str, Any]]
 
 
-def tree_digest(tree: Mapping[str, Any]) -> str:
-    """Of keys and values, in whatever order and layout they are written."""
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+def with_digest(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return keys and values with their digest, whatever their order and layout, under a further key."""
+    return {**tree, key: hash_of(tree)}
 
 
-@dataclass
-class Digest:
-    """Of all that a file holds so far."""
-
-    length: int = 0
-    sha256: Any = field(default_factory=hashlib.sha256)
-
-    def add(self, content: bytes) -> None:
-        self.length += len(content)
-        self.sha256.update(content)
-
-    def note(self) -> dict[str, Any]:
-        return {"bytes": self.length, "sha256": self.sha256.hexdigest()}
+def without_digest(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the tree without its digest; raise an `InputError` if it has one of something else."""
+    rest = {name: value for name, value in tree.items() if name != key}
+    if tree.get(key) not in (None, hash_of(rest)):
+        raise InputError("it is not as it was written")
+    return rest
 
 
 class Records:
-    """Of each file of a run that is recorded while it goes, and of those that say what is run."""
+    """Digests of the files that a run records, kept up to date while it writes them."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
-        self._digests: dict[str, Digest] = {}
+        self._bytes: defaultdict[str, int] = defaultdict(int)
+        self._digests: defaultdict[str, Any] = defaultdict(hashlib.sha256)
 
     def add(self, name: str, content: bytes) -> None:
-        """What was appended to a file, or written to it."""
-        self._digests.setdefault(name, Digest()).add(content)
+        """Count what was appended to a file, or written to it."""
+        self._bytes[name] += len(content)
+        self._digests[name].update(content)
 
     def recall(self) -> None:
-        """Take up what is in a folder, as it is now."""
+        """Start from the files that are in the folder now."""
+        self._bytes.clear()
+        self._digests.clear()
         paths = [self.run / name for name in (*files.LINES, *files.DESCRIPTIONS)]
-        paths += files.probe_files(self.run).values()
-        self._digests = {}
-        for path in paths:
+        for path in (*paths, *files.probe_files(self.run).values()):
             if path.is_file():
                 self.add(str(path.relative_to(self.run)), path.read_bytes())
 
     def note(self) -> dict[str, dict[str, Any]]:
-        """For a checkpoint."""
-        return {name: digest.note() for name, digest in sorted(self._digests.items())}
+        """Return what a checkpoint notes of the files."""
+        return {
+            name: {"bytes": self._bytes[name], "sha256": digest.hexdigest()}
+            for name, digest in sorted(self._digests.items())
+        }
 
 
 def before_and_after(noted: Noted, before: Mapping[str, Lines], after: Mapping[str, Lines], round: int) -> Noted:
@@ -71,19 +68,21 @@ def before_and_after(noted: Noted, before: Mapping[str, Lines], after: Mapping[s
 
     A process that is killed in between leaves some files as they were and others as they will be.
     """
-    both = {}
-    for name in [name for name in noted if before.get(name) != after.get(name)]:
-        old, new = (noted_lines(lines[name], round) for lines in (before, after))
-        if old != new:
-            both[name] = {**old, "or": new}
-    return {**noted, **both}
+    both = dict(noted)
+    for name in noted:
+        if before.get(name) != after.get(name):
+            old, new = (note_of_lines(lines[name], round) for lines in (before, after))
+            both[name] = {**old, "or": new} if old != new else noted[name]
+    return both
 
 
-def noted_lines(lines: Lines, round: int) -> dict[str, Any]:
+def note_of_lines(lines: Lines, round: int) -> dict[str, Any]:
     """Return the note of a file with these lines, up to a round."""
-    digest = Digest()
-    digest.add(as_text(line for line in lines if line["round"] <= round).encode())
-    return digest.note()
+    return note_of_content(as_text(line for line in lines if line["round"] <= round).encode())
+
+
+def note_of_content(content: bytes) -> dict[str, Any]:
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def changed_since(run: Path, noted: Noted) -> list[str]:
@@ -95,19 +94,18 @@ def changed_since(run: Path, noted: Noted) -> list[str]:
             content = path.read_bytes() if path.is_file() else b""
         except OSError:
             content = b""
-        if not any(begins_with(content, one) for one in (note, note.get("or", note))):
+        if not any(begins_with(content, one) for one in (note, note.get("or") or note)):
             found.append(name)
     return found
 
 
 def begins_with(content: bytes, note: Mapping[str, Any]) -> bool:
     """Whether a file begins with what was noted."""
-    begin = content[: note["bytes"]]
-    return bool(len(begin) == note["bytes"] and hashlib.sha256(begin).hexdigest() == note["sha256"])
+    return note_of_content(content[: note["bytes"]]) == {key: note[key] for key in ("bytes", "sha256")}
 
 
 def check_records(run: Path, noted: Noted, round: int, *, force: bool) -> list[str]:
-    """Sentences about records that are not as they were; an `InputError` where later numbers depend on them."""
+    """Return sentences about changed records; raise an `InputError` where later numbers depend on one."""
     changed = changed_since(run, noted)
     needed = [name for name in changed if name in NEEDED]
     if needed and not force:

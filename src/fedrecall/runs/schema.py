@@ -1,112 +1,159 @@
-"""What the files of a run must look like for a page to be made of them. A file that does not is named.
-
-Only what the report counts on is looked at: an older run may lack it, and a newer one may have more.
-"""
+"""What the report and a resume count on in the files of a run: a file of another form is refused by its name."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fedrecall.errors import InputError, short_repr
-
-Test = Callable[[Any], bool]
-LARGEST = sys.float_info.max
-
-
-def number(value: Any) -> bool:
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return known and -LARGEST <= value <= LARGEST  # which neither NaN is, nor a whole number that no float holds
+from fedrecall.errors import InputError, expectation, short_repr
+from fedrecall.options import LARGEST_REAL, Whole
 
 
-def whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+class Recorded(BaseModel):
+    """Keys of a file and the types of their values; a newer run may have more keys."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
-def share_or_tree(value: Any) -> bool:
-    return number(value) or isinstance(value, dict)
+def keys(base: type[Recorded] = Recorded, /, **kinds: Any) -> type[Recorded]:
+    """Return a model of keys that an older run may lack; null counts as not there."""
+    fields: dict[str, Any] = {key: (kind | None, None) for key, kind in kinds.items()}
+    return create_model("Keys", __base__=base, **fields)
 
 
-def text(value: Any) -> bool:
-    return isinstance(value, str)
+def number_or_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST_REAL:
+        raise ValueError("expected a number or a group of keys")
+    return value
 
 
-def tree(value: Any) -> bool:
-    return isinstance(value, dict)
+class Named(Recorded):
+    name: str
 
 
-def listing(value: Any) -> bool:
-    return isinstance(value, list)
+class Sections(Recorded):
+    data: Named
+    partition: Named
+    model: Named
+    objective: Named
+    algorithm: Named
 
 
-WORDS: dict[Test, str] = {
-    number: "a number was expected",
-    share_or_tree: "a number was expected",
-    whole: "a whole number was expected",
-    text: "a word was expected",
-    tree: "keys and values were expected",
-    listing: "a list was expected",
+RECIPE_KEYS = keys(
+    Sections,
+    rounds=Whole,
+    clients_per_round=Whole,
+    participation=Annotated[Any, AfterValidator(number_or_keys)],
+    seed=Whole,
+    batch_norm=str,
+    local=keys(
+        **dict.fromkeys(("lr", "momentum", "weight_decay"), float),
+        **dict.fromkeys(("epochs", "steps", "batch_size"), Whole),
+        schedule=keys(name=str, warmup=Whole),
+    ),
+    evaluation=dict,
+)
+OWN_KEYS = {  # options of the package's partitions and models; a user's may call other things by these names
+    "partition": keys(alpha=float, validation=float, clients=Whole, held_out=Whole, seed=Whole),
+    "model": keys(norm=str),
 }
-
-RECIPE: dict[str, Test] = {
-    **{f"{section}.name": text for section in ("data", "partition", "model", "objective", "algorithm")},
-    **dict.fromkeys(("rounds", "clients_per_round", "seed"), whole),
-    "participation": share_or_tree,
-    **dict.fromkeys(("local.lr", "local.momentum", "local.weight_decay"), number),
-    **dict.fromkeys(("local.epochs", "local.steps", "local.batch_size", "local.schedule.warmup"), whole),
-    **dict.fromkeys(("local", "local.schedule", "evaluation"), tree),
-    **dict.fromkeys(("batch_norm", "local.schedule.name"), text),
-}
-# Of our own partitions and models; a user's may call other things by these names.
-OWN: dict[str, Test] = {
-    **dict.fromkeys(("partition.alpha", "partition.validation"), number),
-    **dict.fromkeys(("partition.clients", "partition.held_out", "partition.seed"), whole),
-    "model.norm": text,
-}
-SUMMARY: dict[str, Test] = {
-    **dict.fromkeys(("final_accuracy", "final_accuracy_macro", "forgetting", "learned", "seconds"), number),
-    "final_accuracy_rounds": whole,
-    **dict.fromkeys(("status", "meant_for"), text),
-}
-ORIGIN: dict[str, Test] = {
-    **dict.fromkeys(("data", "partition", "model", "objective", "algorithm"), tree),
-    **dict.fromkeys(("data.digest", "model.structure", "model.weights"), text),
-    **dict.fromkeys(("model.code", "objective.code", "algorithm.code"), tree),
-    "data.sample_shape": listing,
-    "data.classes": whole,
-    "recipe": text,
-}
-CARD: dict[str, Test] = {
-    **dict.fromkeys(("clients", "classes", "one_class_clients.count"), whole),
-    **dict.fromkeys(("one_class_clients", "samples", "validation_size"), tree),
-    **dict.fromkeys(("samples.validation", "validation_size.median"), number),
-    "class_names": listing,
-    "digest": text,
-}
+SUMMARY_KEYS = keys(
+    **dict.fromkeys(("final_accuracy", "final_accuracy_macro", "forgetting", "learned", "seconds"), float),
+    final_accuracy_rounds=Whole,
+    status=str,
+    meant_for=str,
+)
+ORIGIN_KEYS = keys(
+    data=keys(digest=str, sample_shape=list, classes=Whole),
+    partition=dict,
+    model=keys(structure=str, weights=str, code=dict),
+    objective=keys(code=dict),
+    algorithm=keys(code=dict),
+    recipe=str,
+)
+CARD_KEYS = keys(
+    clients=Whole,
+    classes=Whole,
+    one_class_clients=keys(count=Whole),
+    samples=keys(validation=float),
+    validation_size=keys(median=float),
+    class_names=list,
+    digest=str,
+)
+DIAGNOSIS_KEYS = keys(runs=dict, sentences=list[str], notes=list[str])
 
 
-def check(path: object, found: Mapping[str, Any], expected: Mapping[str, Test]) -> None:
-    """Of the keys that are there and not null, is each what it must be?"""
-    for key, test in expected.items():
-        value: Any = found
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if value is not None and not test(value):
-            raise InputError(f"{str(path)!r} is damaged: {key} is {short_repr(value)}; {WORDS[test]}")
+class RoundLine(Recorded):
+    round: Whole
 
 
-def check_recipe(path: object, recipe: Mapping[str, Any]) -> None:
-    check(path, recipe, RECIPE)
-    for section in ("partition", "model"):
+class MetricsLine(RoundLine, extra="allow"):
+    """A line of `metrics.jsonl`: the clients' ids and numbers, null for those that are not finite."""
+
+    __pydantic_extra__: dict[str, float | None]
+    clients: list[Any] | None = None
+
+
+class EventLine(RoundLine):
+    event: str | None = None
+    message: str | None = None
+
+
+class ClientsLine(Recorded):
+    """A line of `clients.jsonl`."""
+
+    client: list[Whole]
+    val_accuracy: list[Any]
+
+
+class FileNote(Recorded):
+    """The size of a recorded file and its SHA-256; `or`: those that it has once it is rewritten."""
+
+    bytes: Whole
+    sha256: str
+    rewritten: FileNote | None = Field(default=None, alias="or")
+
+
+class CheckpointNote(Recorded, extra="forbid"):
+    """The note of a checkpoint; older ones lack the keys that have a default here."""
+
+    round: Whole
+    sha256: str  # of the file with the tensors
+    fedrecall: str
+    recipe_sha256: str
+    recipe: dict[str, Any]
+    records: dict[str, FileNote] = {}
+    device: str = "cpu"
+    note_sha256: str | None = None
+
+
+def check(file: str, tree: object, kind: type[Recorded] = Recorded, section: str = "") -> None:
+    """Raise an `InputError` that begins with `file` unless this is keys and values, and of this kind."""
+    if not isinstance(tree, dict):
+        raise InputError(f"{file} is damaged: it does not hold keys and values")
+    try:
+        kind.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, (section, *first["loc"]) if section else first["loc"]))
+        other = {"missing": f"the key {key!r} is missing", "extra_forbidden": f"there is no key {key!r}"}
+        wrong = other.get(first["type"]) or f"{key} is {short_repr(first['input'])}; {expectation(first)}"
+        raise InputError(f"{file} is damaged: {wrong}") from None
+
+
+def check_recipe(file: str, recipe: dict[str, Any]) -> None:
+    check(file, recipe, RECIPE_KEYS)
+    for section, kind in OWN_KEYS.items():
         if ":" not in recipe[section]["name"]:
-            check(path, recipe, {key: test for key, test in OWN.items() if key.startswith(section)})
+            check(file, recipe[section], kind, section)
 
 
-def check_probe(probe: Mapping[str, np.ndarray]) -> None:
-    """Accuracies [models, data] and before [data], ids in whole numbers; by class [models, classes]."""
+def check_probe(probe: dict[str, np.ndarray]) -> None:
+    """Check accuracies [models, data] and before [data], whole numbers as ids; by class [models, classes]."""
     models, data = probe["models"], probe["data"]
     ids = models.ndim == data.ndim == 1 and models.dtype.kind in "iu" and data.dtype.kind in "iu"
     if not ids or not len(models) or not len(data) or len(set(data.tolist())) < len(data):
@@ -116,14 +163,13 @@ def check_probe(probe: Mapping[str, np.ndarray]) -> None:
         classes = (len(models), *probe["class_before"].shape)
         shapes |= {"class_before": classes[1:2], "class_after": classes, "present": classes}
     for key, shape in shapes.items():
-        if probe[key].shape != shape or probe[key].dtype.kind not in "fb" or not sensible(probe[key]):
+        if probe[key].shape != shape or probe[key].dtype.kind not in "fb" or not are_shares(probe[key]):
             raise InputError(f"{key} does not hold accuracies of shape {shape}")
 
 
-def sensible(accuracies: np.ndarray) -> bool:
-    """From 0 to 1, or none."""
-    known = accuracies[~np.isnan(accuracies)] if accuracies.dtype.kind == "f" else accuracies
-    return not known.size or bool(0 <= known.min() <= known.max() <= 1)
+def are_shares(values: np.ndarray) -> bool:
+    """Whether all values are from 0 to 1, or NaN."""
+    return not ((values < 0) | (values > 1)).any()
 
 
 def check_counts(counts: np.ndarray) -> None:

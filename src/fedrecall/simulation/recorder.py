@@ -105,6 +105,7 @@ class Recorder(Observer):
         round, folder, evaluator = self.done.round, self.folder, self.experiment.evaluator
         lines = folder.lines_until(round)  # refuses damaged files, before anything is deleted
         planned = evaluator.planned(lines)
+        evaluator.recall(planned.get(files.CLIENTS, []))
         folder.delete(files.SUMMARY)
         self._write_recipe()  # before lines lose what only a shorter run has
         kept = checkpoint.drop_after(folder.path / files.CHECKPOINTS, round)
@@ -118,7 +119,6 @@ class Recorder(Observer):
         metrics = planned.get(files.METRICS, [])
         warnings = [*self._warnings(RunRecord(folder.path).card), *evaluator.notes_on_untested(metrics)]
         self.journal.recall(read_lines(folder.path / files.EVENTS), warnings)
-        evaluator.recall(planned.get(files.CLIENTS, []))
         for line in metrics:
             self.best.see(line)
 

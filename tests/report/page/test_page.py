@@ -139,7 +139,7 @@ def test_a_diagnosis_brings_its_sentences(tmp_path: Path, make_run: Callable[...
     other = make_run(tmp_path / "other", objective={"name": "mask"})
     assert "removes" not in page_of(write_report([*runs, other], tmp_path / "more.html"))[0]
     (tmp_path / "diagnosis.json").write_text(json.dumps({**said, "sentences": [1]}))
-    with pytest.raises(InputError, match=r"diagnosis\.json.*its sentences are not text"):
+    with pytest.raises(InputError, match=r"diagnosis\.json.*sentences.0 is"):
         write_report(runs, tmp_path / "report.html")
 
 
@@ -254,7 +254,7 @@ def test_a_diverged_run_is_named(tmp_path: Path, make_run: Callable[..., Path]) 
         ("metrics.jsonl", "[1]\n", "line 1"),
         ("summary.json", "{", "summary.json"),
         ("recipe.yaml", "a: [", "recipe.yaml"),
-        ("recipe.yaml", "rounds: 3", "algorithm.name"),
+        ("recipe.yaml", "rounds: 3", "the key 'data' is missing"),
         ("partition.npz", "no zip", "partition.npz"),
         ("clients.jsonl", '{"round": 1}\n', "line 1"),
         ("forgetting/round-00004.npz", "no zip", "round-00004.npz"),
