@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from fuzzing import RECIPE, listing, make_finished_run
+from fuzzing import RECIPE, listing, make_finished_run, make_whole_run
 
 Make = Callable[[], object]
 ODD = 'it\'s "odd"\n[red]<b>&</script>'  # quotes, a new line, and markup of the terminal and of a page
@@ -34,6 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run in `kept`, and `whole`, a longer one."""
     folder = tmp_path_factory.mktemp("home")
     make_finished_run(folder, class_names=np.array([ODD, "dog", "emu"]))
+    make_whole_run(folder)
     return folder
 
 

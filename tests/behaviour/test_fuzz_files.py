@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from fuzzing import ARRAYS, FEW, QUICK, edited, make_finished_run, many, mutated, refused_or_fine
+from fuzzing import ARRAYS, FEW, QUICK, edited, make_finished_run, make_whole_run, many, mutated, refused_or_fine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run in `kept`, which is copied to `run` and damaged there, and a sentinel."""
     folder = tmp_path_factory.mktemp("home")
     make_finished_run(folder)
+    make_whole_run(folder)
     (folder / "sentinel").write_text("mine")
     return folder
 

@@ -77,7 +77,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / "work").mkdir()
         for module in MODULES:
             (folder / f"work/{module}.py").write_text(MODULE)
-        make_finished_run(folder / "work", RECIPE, ARRAYS)
+        make_finished_run(folder / "work", RECIPE, **ARRAYS)
         shutil.copytree(folder / "work", folder / "kept")
         yield folder
 

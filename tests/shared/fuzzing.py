@@ -6,7 +6,7 @@ import copy
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -142,15 +142,26 @@ ARRAYS: dict[str, Any] = {
 }
 
 
-def make_finished_run(folder: Path, **arrays: Any) -> None:
-    """`kept`, a finished run, and `whole`, the same with a round more: what is copied, damaged and resumed."""
+def make_finished_run(folder: Path, recipe: Mapping[str, Any] = RECIPE, **arrays: Any) -> None:
+    """`kept`, a finished run of a recipe on arrays, with both beside it: what is copied and damaged."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         np.savez("my.npz", **{**ARRAYS, **arrays})
-        Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))
-        for name, rounds in (("kept", 3), ("whole", 4)):
-            recipe = load_recipe("recipe.yaml", [f"rounds={rounds}"])
-            run_experiment(build(recipe, load_federation(recipe)), RunFolder.create(Path(name)))
+        Path("recipe.yaml").write_text(yaml.safe_dump(recipe))
+        run_recipe("kept")
+
+
+def make_whole_run(folder: Path) -> None:
+    """`whole`, the same with a round more: what `kept` becomes when it is resumed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run_recipe("whole", f"rounds={RECIPE['rounds'] + 1}")
+
+
+def run_recipe(folder: str, *words: str) -> None:
+    """Run the recipe beside, with settings over it."""
+    loaded = load_recipe("recipe.yaml", words)
+    run_experiment(build(loaded, load_federation(loaded)), RunFolder.create(Path(folder)))
 
 
 # What must hold.
