@@ -31,9 +31,9 @@ def flower() -> None:
 def init(folder: Path, settings: tuple[str, ...], recipe: str, nodes: Path | None, execution: Tree) -> None:
     """Write a Flower app around a recipe into the new folder DIR, and print the commands that run it.
 
-    KEY=VALUE overrides a setting of the recipe. The recipe's data are read here for the shape of a sample; the
-    nodes have their own. With --nodes, simulated clients read the files that `fedrecall partition --export` wrote
-    there.
+    KEY=VALUE overrides a setting of the recipe. The recipe's data are read here for the shape, type and classes
+    of a sample; the nodes have their own. With --nodes, simulated clients read the files that `fedrecall partition
+    --export` wrote there.
     """
     if find_spec("flwr") is None:
         raise InputError("fedrecall flower needs the extra flower: pip install 'fedrecall[flower]'")
