@@ -15,9 +15,9 @@ from fedrecall.cli.options import json_option
 @click.option("--accuracy", type=float, multiple=True, metavar="A", help="When is this accuracy reached? (0 to 1)")
 @json_option
 def compare(runs: tuple[Path, ...], accuracy: tuple[float, ...], as_json: bool) -> None:
-    """Compare the methods of runs with the first of them, paired by seeds.
+    """Compare each method with the first one, paired by seeds.
 
-    RUN is a run's folder, a folder of runs, or a study's. Runs that differ in their seeds only are one method.
+    RUN is the folder of a run, of several runs or of a study. Runs that differ only in their seeds are one method.
     """
     from fedrecall.cli.output import show_table
     from fedrecall.studies.compare import compare as compared

@@ -1,4 +1,4 @@
-"""The commands about data sets: what there is, getting it, and checking what is here."""
+"""The commands `fedrecall data`: list, download and check data sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedrecall.errors import InputError
 if TYPE_CHECKING:
     from fedrecall.data.catalogue import Entry
 
-# The catalogue is imported in the commands: it brings torch along, which takes a second, and not for --help.
+# The commands import the catalogue themselves: it imports torch, which would delay --help by a second.
 
 data_option = click.option(
     "--data",
@@ -35,7 +35,7 @@ def data() -> None:
 @data_option
 @json_option
 def list_data(folder: str | None, as_json: bool) -> None:
-    """The data sets: where from, how large, under which terms, and whether they are here and intact."""
+    """List each data set with its source, size and terms, and whether it is present and intact."""
     from fedrecall.data.catalogue import CATALOGUE
     from fedrecall.data.places import data_root
 
@@ -60,7 +60,7 @@ def list_data(folder: str | None, as_json: bool) -> None:
 @quiet_option
 @json_option
 def fetch_data(name: str, to: str | None, quiet: bool, as_json: bool) -> None:
-    """Download and unpack the data set NAME, unless it is here and intact."""
+    """Download and unpack the data set NAME, unless it is already present and intact."""
     from fedrecall.data.catalogue import find, obtain
 
     place = obtain(find(name), to, progress=not (quiet or as_json))
@@ -72,7 +72,7 @@ def fetch_data(name: str, to: str | None, quiet: bool, as_json: bool) -> None:
 @data_option
 @json_option
 def verify_data(names: tuple[str, ...], folder: str | None, as_json: bool) -> None:
-    """Read every file of the data sets NAME (default: of all that are here) and say whether they are intact."""
+    """Read every file of the data sets NAME (default: all that are present) and report whether they are intact."""
     from fedrecall.data.catalogue import CATALOGUE, find, state
     from fedrecall.data.places import data_root
 
@@ -84,7 +84,7 @@ def verify_data(names: tuple[str, ...], folder: str | None, as_json: bool) -> No
         for name, found in states.items():
             say(f"{name:14} {found.partition(':')[0]}")
     wrong = [f"{name} is {found}" for name, found in states.items() if found.startswith("damaged")]
-    # Without names, what is missing was not asked for.
+    # Without names, a missing data set is no error: nobody requested it.
     wrong += [f"{name} is not in {data_root(folder)}." for name in names if states[name] == "missing"]
     if wrong:
         raise InputError(" ".join(wrong))
@@ -122,5 +122,5 @@ def sizes(line: dict[str, Any]) -> str:
 
 
 def origin(addresses: list[str]) -> str:
-    """The address, or the folder above several."""
+    """Return the address, or the parent folder of the first of several."""
     return addresses[0] if len(addresses) == 1 else f"{addresses[0].rpartition('/')[0]}/"

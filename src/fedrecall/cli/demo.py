@@ -35,9 +35,9 @@ def demo(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Cross-entropy against WSM on embedded data, ending in a report.
+    """Compare cross-entropy with WSM on embedded data and write a report.
 
-    Settings over the recipe `demo` may follow as KEY=VALUE.
+    KEY=VALUE overrides a setting of the recipe `demo`.
     """
     from fedrecall.cli.output import show_results
     from fedrecall.front.execute import execute, load_federation

@@ -1,4 +1,4 @@
-"""The command that looks at a user's own model: what one round makes it forget, and what WSM changes."""
+"""The command `fedrecall diagnose`: what one round makes a user's model forget, and what WSM changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fedrecall.recipe.recipe import Recipe
     from fedrecall.runs.reader import RunRecord
 
-# What trains is imported in the command: it takes a second, and not for --help.
+# The command imports the training code itself: the import would delay --help by a second.
 
 
 @click.command(
@@ -70,10 +70,10 @@ def diagnose(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Say what one round of local training makes a model forget, and what WSM changes.
+    """Report what one round of local training makes a model forget, and what WSM changes.
 
-    RUN is a finished run's folder, for its model on its data. Or give a RECIPE, a shipped one's name or a YAML
-    file, with your data and model in it or as settings: data=npz data.path=my.npz model=mymodel:net. One round is
+    RUN is the folder of a finished run, whose model and data are used. RECIPE is a shipped recipe's name or a YAML
+    file; it or the settings name your data and model: data=npz data.path=my.npz model=mymodel:net. One round is
     trained with cross-entropy and one with WSM, from the same weights.
     """
     from fedrecall.front.diagnose import examine, given, refuse_fixed
@@ -108,7 +108,7 @@ def diagnose(
 
 
 def run_at(source: str) -> RunRecord | None:
-    """The run that is meant; None if a recipe is."""
+    """Return the run in the folder `source`; None if `source` is a recipe."""
     from fedrecall.runs.reader import is_run, load, runs_in
 
     folder = Path(source)
@@ -132,7 +132,7 @@ def refuse_python(recipe: Recipe, source: str) -> None:
 
 
 def start_of(run: RunRecord | None, recipe: Recipe) -> Start:
-    """The weights that a run ended with, or none."""
+    """Return the final weights of the run; without a run, an untrained start."""
     from fedrecall.front.diagnose import Start
     from fedrecall.models.weights import read_weights
 
@@ -150,7 +150,7 @@ def start_of(run: RunRecord | None, recipe: Recipe) -> Start:
 
 
 def show(diagnosis: Diagnosis, *, as_json: bool) -> None:
-    """The sentences, a table, what to know of it, and the path of the report; or all of it as JSON."""
+    """Print the sentences, a table, the notes and the report's path, or everything as JSON."""
     if as_json:
         click.echo(json.dumps(diagnosis.tree()))
         return

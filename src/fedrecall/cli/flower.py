@@ -15,7 +15,7 @@ from fedrecall.recipe.files import Tree
 
 @click.group()
 def flower() -> None:
-    """Real clients: a recipe on a federation of Flower."""
+    """Run a recipe on real clients with Flower."""
 
 
 @flower.command(
@@ -31,9 +31,9 @@ def flower() -> None:
 def init(folder: Path, settings: tuple[str, ...], recipe: str, nodes: Path | None, execution: Tree) -> None:
     """Write a Flower app around a recipe into the new folder DIR, and print the commands that run it.
 
-    Settings over the recipe's may follow as KEY=VALUE. The recipe's data are read here, to know what a sample is;
-    the nodes have their own. With --nodes, simulated clients read the files that `fedrecall partition --export`
-    wrote there.
+    KEY=VALUE overrides a setting of the recipe. The recipe's data are read here for the shape, type and classes
+    of a sample; the nodes have their own. With --nodes, simulated clients read the files that `fedrecall partition
+    --export` wrote there.
     """
     if find_spec("flwr") is None:
         raise InputError("fedrecall flower needs the extra flower: pip install 'fedrecall[flower]'")

@@ -1,7 +1,6 @@
-"""The command line: its commands, and how whatever goes wrong in them is said.
+"""Entry point: registers the commands, maps exceptions to messages and exit codes.
 
-Each command is a module that imports only click and the options here; torch and what draws are imported inside,
-so that help and completion answer at once.
+Command modules import torch and plotting inside the commands only, so that help and completion respond at once.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted
 from fedrecall.user_code import has_their_lines, their_traceback
 from fedrecall.version import __version__
 
-LONGEST = 2000  # characters of an error's sentence
+LONGEST = 2000  # characters of an error message
 
 
 class Commands(click.Group):
-    """Keeps click from taking a broken pipe of the user's own code for ours."""
+    """Group that reports a broken pipe in user code, which click would take for a closed stdout."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -75,7 +74,7 @@ for command in (
 
 
 def fail(message: str) -> NoReturn:
-    """One line, with nothing in it that a terminal obeys, whatever a file's names and values are."""
+    """Print the message on one line, with control characters escaped, and exit with code 2."""
     shown = printable(" ".join(message.split()))
     if len(shown) > LONGEST:
         shown = f"{shown[: LONGEST // 2]} .. {shown[-LONGEST // 2 :]}"
@@ -84,7 +83,7 @@ def fail(message: str) -> NoReturn:
 
 
 def usage_sentence(error: click.UsageError) -> str:
-    """Click's complaint with the nearest right name."""
+    """Return click's message, with the nearest valid name for an unknown option or command."""
     command = error.ctx.command if error.ctx else fedrecall
     if isinstance(error, click.NoSuchOption):
         known = [word for parameter in command.params for word in parameter.opts if word.startswith("-")]
@@ -98,12 +97,12 @@ def usage_sentence(error: click.UsageError) -> str:
 
 
 def main() -> None:
-    """The console script."""
-    with contextlib.suppress(ValueError):  # not in the main thread: then whoever has it decides
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: a checkpoint, then the end
+    """Run the command line; exit with the code of the error, if any."""
+    with contextlib.suppress(ValueError):  # only the main thread may set a handler
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: write a checkpoint, then stop
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what a terminal has no letters for
+            stream.reconfigure(errors="backslashreplace")  # for characters that a terminal cannot encode
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", Note)
@@ -123,11 +122,11 @@ def main() -> None:
             raise SystemExit(2) from None
         fail(usage_sentence(error))
     except SystemExit as stop:
-        if has_their_lines(stop):  # code of the user's that would end this process without a word
+        if has_their_lines(stop):  # user code that would end this process silently
             fail_with_traceback(stop)
         raise
     except (KeyboardInterrupt, click.Abort) as stop:
-        reason = stop.__cause__ if isinstance(stop, click.Abort) else stop  # click raises its own instead
+        reason = stop.__cause__ if isinstance(stop, click.Abort) else stop  # click raises Abort in its place
         if isinstance(reason, EOFError):
             fail_with_traceback(reason)
         say(f"fedrecall: {reason if isinstance(reason, Interrupted) else 'stopped'}", err=True)
@@ -138,15 +137,15 @@ def main() -> None:
 
 
 def fail_with_traceback(error: BaseException) -> NoReturn:
-    """The user's part of it."""
+    """Print the user's part of the traceback and exit with code 1."""
     say(their_traceback(error).rstrip("\n"), err=True)
     raise SystemExit(1) from None
 
 
 def fail_by_system(error: Exception) -> None:
-    """A sentence about what the system refused; nothing about other errors, nor about the user's own code."""
+    """Fail with a message on a full disk, and on OS or memory errors outside user code; else return."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        fail(f"the disk is full: {error}")  # wherever it was, the user can mend it
+        fail(f"the disk is full: {error}")  # the user can fix this wherever it was raised
     if has_their_lines(error):
         return
     if isinstance(error, OSError):
@@ -164,7 +163,7 @@ def show_note(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Our notes as a line; what others warn of as Python shows it."""
+    """Print a `Note` as one line, and other warnings in Python's format."""
     if issubclass(category, Note):
         say(f"note: {message}", err=True)
     else:
@@ -172,6 +171,6 @@ def show_note(
 
 
 if __name__ == "__main__":
-    if not sys.flags.safe_path:  # `python -m` puts the working folder first, where it would hide libraries
+    if not sys.flags.safe_path:  # `python -m` puts the working folder first, where it would shadow libraries
         del sys.path[0]
     main()

@@ -1,4 +1,4 @@
-"""The options that several commands share, and the parsing of settings that follow them."""
+"""Options that several commands share, and parsing of the settings among the arguments."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedrecall.recipe.files import shipped
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
-# Settings of the recipe may follow as key=value, --key value or --key=value, so unknown options are let through.
+# Settings may be given as key=value, --key value or --key=value, so unknown options are let through.
 OPEN = {"ignore_unknown_options": True}
 
 
 def complete_recipe(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Return the shipped recipes whose names begin with `typed`, or else complete files."""
+    """Return the shipped recipes whose names begin with `typed`; if there are none, complete files."""
     names = [CompletionItem(name) for name in shipped() if name.startswith(typed)]
     return names or [CompletionItem(typed, type="file")]
 
@@ -45,12 +45,12 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a text, without control characters that names and values from files may contain."""
+    """Print a text, with control characters escaped: names and values from files may contain them."""
     click.echo(printable_lines(text), err=err)
 
 
 def execution_option(name: str, metavar: str, text: str) -> Callable[[Command], Command]:
-    """Declare an option for a key of `execution`; the command receives all that are given as one dict."""
+    """Declare an option for a key of `execution`; the command receives all given ones as one dict."""
     return click.option(name, metavar=metavar, help=text, expose_value=False, callback=_collect)
 
 
@@ -83,7 +83,7 @@ def execution_options(command: Command) -> Command:
 
 
 def words_of(settings: tuple[str, ...]) -> list[str]:
-    """Return settings as `key=value`, also those given as `--key value` or `--key=value`."""
+    """Return settings as `key=value`, including those given as `--key value` or `--key=value`."""
     found, left = [], list(settings)
     while left:
         word = left.pop(0)

@@ -1,4 +1,4 @@
-"""What the commands print: results, tables and bars."""
+"""Output of the commands: results, tables and bars."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_CLIENTS = 20
 
 
 def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path | None, *, as_json: bool) -> None:
-    """A table and the path of the report if there is one, or all of it as JSON."""
+    """Print a table, the notes and the report's path if there is a report, or everything as JSON."""
     if as_json:
         click.echo(json.dumps({"report": None if report is None else str(report), "runs": summaries}))
         return
@@ -60,7 +60,7 @@ def engine_of(summary: Mapping[str, Any]) -> str:
 
 
 def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
-    """A table of the results of runs, a line each."""
+    """Return a table of results with one line per run."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("method")
     both = not balanced(summaries.values())
@@ -88,7 +88,7 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def show_table(table: TextTable) -> None:
-    """Print a table and its notes. On a terminal that is too narrow for it, a row is several lines."""
+    """Print a table and its notes. If the terminal is too narrow, each row takes several lines."""
     lines = [[printable(text) for text in texts] for texts in (table.heading, *table.rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     console, gap = Console(), "   "
@@ -108,7 +108,7 @@ def show_table(table: TextTable) -> None:
 
 
 def final_accuracy(summary: Mapping[str, Any]) -> str:
-    """The meaning of the number, in words."""
+    """Return in words which accuracy the final accuracy is."""
     if "kept_round" in summary:
         return f"test accuracy of the model that is kept, of round {summary['kept_round']}"
     rounds = summary["final_accuracy_rounds"]
@@ -124,7 +124,7 @@ def format_number(value: float | None, *, signed: bool = False) -> str:
 
 
 def card_table(card: Mapping[str, Any]) -> Table:
-    """A partition's card, a line each."""
+    """Return a partition's card as a table with one line per key."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
     for key, value in card.items():
         table.add_row(key.replace("_", " "), Text(printable(in_words(value))))
@@ -140,7 +140,7 @@ def in_words(value: Any) -> str:
 
 
 def share_bars(counts: np.ndarray, class_names: Sequence[str]) -> RenderableType:
-    """A bar of class shares for each of the first clients: a class is a symbol and a colour, both in turn."""
+    """Return class shares as bars, for the first clients only; symbols and colours repeat if classes are many."""
     lines = [Text()]
     for client, row in enumerate(counts[:MOST_CLIENTS]):
         edges = np.round(np.concatenate([[0], np.cumsum(row)]) / max(row.sum(), 1) * BAR_WIDTH).astype(int)

@@ -33,10 +33,10 @@ from fedrecall.runs import files
 def partition(
     recipe: str, settings: tuple[str, ...], out: Path | None, export: Path | None, execution: Tree, as_json: bool
 ) -> None:
-    """Show who gets which data in RECIPE: the card and a picture of class shares.
+    """Show how RECIPE partitions the data: the card and a picture of class shares.
 
-    With --out, partition.npz, partition.json and partition.png are written there. With --export, the samples and
-    labels of each client are written as client-N.npz, to be given to the nodes of a deployment.
+    --out writes partition.npz, partition.json and partition.png. --export writes the samples and labels of each
+    client as client-N.npz, for the nodes of a deployment.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""The commands about recipes: list, show and copy."""
+"""The commands `fedrecall recipes`: list, show and copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def recipes(context: click.Context) -> None:
 
 @recipes.command("list")
 def list_recipes() -> None:
-    """The shipped recipes, a line each."""
+    """List the shipped recipes, one per line."""
     known = shipped()
     for name, path in known.items():
         first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
@@ -33,7 +33,7 @@ def list_recipes() -> None:
 @settings_argument
 @click.option("--defaults", is_flag=True, help="Every key there is, with its default and its meaning.")
 def show_recipe(recipe: str | None, settings: tuple[str, ...], defaults: bool) -> None:
-    """Print RECIPE with every key spelled out, below its file as a comment."""
+    """Print RECIPE with every key spelled out, after its file as a comment."""
     from fedrecall.recipe.layers import load
     from fedrecall.recipe.reference import reference
 
@@ -52,7 +52,7 @@ def show_recipe(recipe: str | None, settings: tuple[str, ...], defaults: bool) -
 @recipe_argument
 @click.argument("target", required=False, type=click.Path(path_type=Path))
 def copy_recipe(recipe: str, target: Path | None) -> None:
-    """Copy the shipped RECIPE to TARGET (default: RECIPE.yaml), to change it."""
+    """Copy the shipped RECIPE to TARGET (default: RECIPE.yaml) for editing."""
     known = shipped()
     if recipe not in known:
         raise InputError(f"there is no shipped recipe {recipe!r}; {nearest(recipe, known)}")

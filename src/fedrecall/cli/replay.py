@@ -39,9 +39,9 @@ def replay(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Train one client of a round of RUN again in this process, where breakpoint() works.
+    """Repeat the training of one client in a round of RUN in this process, where breakpoint() works.
 
-    It starts from the newest checkpoint before the round. Nothing in the folder RUN is changed.
+    The replay starts from the newest checkpoint before the round and changes nothing in the folder RUN.
     """
     from fedrecall.front.callbacks import Watching
     from fedrecall.front.execute import load_federation

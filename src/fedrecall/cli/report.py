@@ -1,4 +1,4 @@
-"""The command that looks at runs: the page, and figures for a paper."""
+"""The command `fedrecall report`: the page about runs, and figures for a paper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedrecall.cli.options import json_option, say
 from fedrecall.errors import InputError
 from fedrecall.runs import files
 
-# What draws is imported in the command: it takes a second, and not for --help.
+# The command imports the plotting code itself: the import would delay --help by a second.
 
 
 @click.command(epilog="Example: fedrecall report runs/a runs/b --out comparison --figures")
@@ -28,7 +28,7 @@ from fedrecall.runs import files
 def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str | None, as_json: bool) -> None:
     """Write report.html about one or more runs: one file that works offline.
 
-    RUN is a run's folder, or a folder of runs. Runs that differ in their seeds only are taken as one method.
+    RUN is the folder of a run or of several runs. Runs that differ only in their seeds are one method.
     """
     from fedrecall.recipe.names import titles
     from fedrecall.report.comparison import group

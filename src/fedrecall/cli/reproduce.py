@@ -48,14 +48,14 @@ def reproduce(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Make a table or figure of the paper again, beside its numbers.
+    """Reproduce a table or figure of the paper and show it beside the published numbers.
 
     WHAT is table1 .. table5, table2-readme, fig-forgetting, fig-convergence, fig-ablation-alpha, -fraction or
-    -steps, fig-partitions, all of them, or a study's file that names published results.
+    -steps, fig-partitions, all, or the file of a study that names published results.
 
-    First comes a plan: the runs, how far they are, and how long the rest takes on this machine. Then whatever is
-    not done is run, and the table or figure shown beside the published numbers. A part is chosen by KEY=V1,V2:
-    dataset, lr, norm, alpha, seeds, or any key of the recipe. The same command goes on where it was.
+    Prints a plan first: the runs, their progress, and how long the rest takes on this machine. Then runs what is
+    not done yet and shows the table or figure. KEY=V1,V2 selects a part by dataset, lr, norm, alpha, seeds, or any
+    key of the recipe. The same command resumes a stopped reproduction.
     """
     from fedrecall.studies.design import shipped
     from fedrecall.studies.reproduce import Reproduction
@@ -87,7 +87,7 @@ def plan_values(plan: Plan) -> dict[str, Any]:
 
 
 def show_plan(plan: Plan) -> None:
-    """How far it is, and what the rest takes: a line for each kind of run."""
+    """Print the cost of each kind of run that is left, then the progress and the total cost."""
     from fedrecall.report.tables import duration
 
     design, asked = plan.reproduction.asked.design, plan.reproduction.asked
@@ -109,7 +109,7 @@ def show_plan(plan: Plan) -> None:
 
 
 def show_result(made: Reproduction, folder: Path, figures: list[Path], *, as_json: bool) -> dict[str, Any]:
-    """The tables on the screen and as files, and where the figures are."""
+    """Write and print the tables, print the figures' paths, and return both as plain values."""
     from fedrecall.cli.output import show_table
     from fedrecall.studies.published_table import published_tables, write_tables
 

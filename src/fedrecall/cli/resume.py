@@ -44,7 +44,7 @@ def resume(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Go on with the run in the folder RUN from its last checkpoint, or make it longer with rounds=N."""
+    """Resume the run in the folder RUN from its last checkpoint; rounds=N makes it longer."""
     from fedrecall.cli.output import show_results
     from fedrecall.front.execute import Plan, execute, load_federation
     from fedrecall.front.run_recipe import load_run_recipe
@@ -56,7 +56,7 @@ def resume(
     for word in words:
         if word.partition("=")[0] not in MAY_CHANGE:
             raise InputError(f"{word!r} is given, but a resumed run may change {', '.join(MAY_CHANGE)} only")
-    # Another engine need not have as many workers as the one before.
+    # The recorded number of workers was chosen for the recorded engine.
     if "engine" in execution:
         execution.setdefault("workers", "auto")
     loaded = load_run_recipe(run, words, {"execution": execution}, trust=trust)

@@ -43,7 +43,7 @@ def run(
 ) -> None:
     """Run RECIPE, a shipped recipe's name or a YAML file.
 
-    Settings over the recipe's may follow as KEY=VALUE or --KEY VALUE, with dots: local.lr=0.05.
+    KEY=VALUE or --KEY VALUE overrides a setting of the recipe; nested keys have dots: local.lr=0.05.
     """
     from fedrecall.cli.output import show_results
     from fedrecall.front.execute import Plan, execute, load_federation, new_folder

@@ -1,4 +1,4 @@
-"""The command `fedrecall sweep`: a recipe with many settings and seeds, or a study of a file."""
+"""The command `fedrecall sweep`: a recipe with several settings and seeds, or a study from a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def complete_study(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
-    """The shipped studies and recipes that begin so, or else files."""
+    """Return the shipped studies and recipes whose names begin with `typed`; without such recipes, also files."""
     from fedrecall.studies.design import shipped
 
     names = [CompletionItem(name) for name in shipped() if name.startswith(typed)]
@@ -74,11 +74,11 @@ def sweep(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Run RECIPE with every combination of values and every seed; the same command goes on where it was.
+    """Run RECIPE with every combination of values and every seed; the same command resumes a stopped sweep.
 
-    RECIPE is a shipped recipe or study, or a YAML file of either. Values of a key are given as KEY=V1,V2,..
+    RECIPE is a shipped recipe or study, or a YAML file of either. KEY=V1,V2,.. gives the values of a key.
     With --engine ray, the runs are spread over the nodes of a Ray cluster.
-    Ends with exit code 0 if every run is finished, 3 if some diverged, 1 if some failed.
+    The exit code is 0 if every run finished, 3 if some diverged, 1 if some failed.
     """
     from fedrecall.studies.design import grid_of, load_design
     from fedrecall.studies.sweep import Asked, carry_out
@@ -104,7 +104,7 @@ def sweep(
 
 
 def one_value(option: str, text: str) -> Any:
-    """A number or a list, in brackets or without."""
+    """Return a number or a list, given with or without brackets."""
     from fedrecall.safe_parsing import yaml_value
 
     try:
@@ -121,7 +121,7 @@ def single_values(grid: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 
 def show_plan(asked: Asked, *, timed: bool, as_json: bool) -> None:
-    """The runs, and how far each is."""
+    """Print the runs with the progress of each, or everything as JSON."""
     from fedrecall.report.tables import duration
     from fedrecall.studies.estimate import costs, seconds_left
     from fedrecall.studies.folder import OVER
@@ -149,7 +149,7 @@ def in_words(state: State) -> str:
 
 
 def show_study(study: Study, *, as_json: bool) -> None:
-    """The table and where it is, or the table as JSON."""
+    """Print the table and the path of the report or study, or everything as JSON."""
     from fedrecall.cli.output import show_table
     from fedrecall.runs import files
     from fedrecall.studies.table_texts import as_text

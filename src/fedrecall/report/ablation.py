@@ -1,4 +1,4 @@
-"""Accuracy against one setting: sets of methods that differ in that setting and in nothing else."""
+"""Final accuracy against one setting, for methods that differ in that setting only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Series:
     """One method at several values of a setting."""
 
     label: str
-    method: Method  # the first of them
+    method: Method  # the first of its methods
     x: list[float] = field(default_factory=list)
     mean: list[float] = field(default_factory=list)
     sd: list[float | None] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Series:
 
 @dataclass
 class Ablation:
-    """What is drawn against one setting."""
+    """The series drawn against one setting."""
 
     name: str
     title: str
@@ -45,7 +45,7 @@ def _fraction(flat: Tree) -> Any:
     return flat.get("participation") or (each / clients if clients and each else None)
 
 
-# Name, title, the keys that may differ, and the value from a flat recipe.
+# Name, title, the keys that may differ, and a function from a flat recipe to the value.
 AXES: list[tuple[str, str, tuple[str, ...], Callable[[Tree], Any]]] = [
     ("alpha", "alpha (smaller: more skewed)", ("partition.alpha",), lambda flat: flat.get("partition.alpha")),
     ("fraction", "fraction of clients in a round", ("participation", "clients_per_round"), _fraction),
@@ -56,7 +56,7 @@ AXES: list[tuple[str, str, tuple[str, ...], Callable[[Tree], Any]]] = [
 
 
 def ablations(methods: list[Method]) -> list[Ablation]:
-    """One for each setting in which at least two methods differ, and differ in it alone."""
+    """Return an ablation for each setting in which at least two methods differ, and in nothing else."""
     found = []
     for name, title, keys, value in AXES:
         sets: dict[str, list[tuple[float, Method]]] = {}
@@ -65,7 +65,7 @@ def ablations(methods: list[Method]) -> list[Ablation]:
             x = value(flat)
             if isinstance(x, int | float) and method.values("final_accuracy"):
                 content = {key: value for key, value in made_of(method.runs[0]).items() if key != "partition"}
-                flat |= flatten(content, MADE_OF)  # a partition given in Python may be what differs
+                flat |= flatten(content, MADE_OF)  # partitions given in Python differ in their origin only
                 rest = key_of({key: inner for key, inner in flat.items() if key not in keys})
                 sets.setdefault(rest, []).append((float(x), method))
         several = [points for points in sets.values() if len({x for x, _ in points}) > 1]

@@ -1,4 +1,4 @@
-"""Runs that differ only in their seeds are one method; methods in one setting compare like for like."""
+"""Group runs into methods (equal but for the seeds), and methods into settings in which they are comparable."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fedrecall.runs.reader import RunRecord, Tree
 from fedrecall.titles import Titles
 
 CONTENT_NAMES = {**KEY_NAMES, "data.digest": "data", "model.structure": "model", "data.classes": "classes"}
-OWN = ("algorithm", "objective")  # the sections that are the method's
-MADE_OF = "made of "  # precedes the keys of a run's origin
+OWN = ("algorithm", "objective")  # the sections that define a method within a setting
+MADE_OF = "made of "  # prefix of the keys of a run's origin
 
 
 @dataclass
 class Method:
-    """The runs of one method in one setting, and how readers tell it from the others of the page."""
+    """The runs of one method in one setting, with its label and look on the page."""
 
     runs: list[RunRecord]
-    repeats: list[RunRecord]  # with the seeds of one of `runs`: not counted again
+    repeats: list[RunRecord]  # same seeds as one of `runs`: not counted
     titles: Titles = field(default_factory=Titles)
     label: str = ""
     look: Look = field(default_factory=Look)
@@ -36,7 +36,7 @@ class Method:
 
     @property
     def short(self) -> str:
-        """Without the settings, which a block's title says."""
+        """The title without the settings, which the title of a block states."""
         return self.titles.method(self.recipe)
 
     @property
@@ -49,17 +49,17 @@ class Method:
 
     @property
     def setting(self) -> str:
-        """Equal where methods compare like for like: all but the method's own keys."""
+        """Key that is equal for comparable methods: recipe and origin without seeds and the sections in `OWN`."""
         flat = {**flatten(made_of(self.runs[0]), MADE_OF), **flatten(identity(self.recipe))}
         flat = {key: value for key, value in flat.items() if not key.removeprefix(MADE_OF).startswith(OWN)}
         return key_of(flat)
 
     def values(self, key: str) -> list[float]:
-        """A summary's number of each run, or what its lines of metrics say so far."""
+        """Return the value of each run that has it: the summary's or, if unfinished, the mean over its rounds."""
         return list(self.by_seeds(key).values())
 
     def by_seeds(self, key: str) -> dict[tuple[Any, ...], float]:
-        """The same, by the seeds of the run and of its partition."""
+        """Return the same values by `RunRecord.seeds`."""
         found = {}
         for run in self.runs:
             value = run.summary.get(key) if run.finished else run.mean(MEANS.get(key, key))
@@ -68,11 +68,11 @@ class Method:
         return found
 
     def mean(self, key: str) -> float:
-        """Over the seeds."""
+        """Return the mean over the seeds."""
         return float(np.mean(self.values(key)))
 
     def curve(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """The rounds at which every run has the metric, and its values [runs, rounds]."""
+        """Return the rounds common to all runs that have the metric, and its values [runs, rounds]."""
         curves = [dict(zip(*run.curve(key))) for run in self.runs]
         curves = [curve for curve in curves if curve]
         if not curves:
@@ -84,11 +84,11 @@ class Method:
 MEANS = {
     "final_accuracy": "test_accuracy",
     "final_accuracy_macro": "test_accuracy_macro",
-}  # of the lines of metrics, for a run without a summary
+}  # the metric of each round that stands in for a summary's number in an unfinished run
 
 
 def group(runs: list[RunRecord], titles: Titles) -> list[Method]:
-    """The methods in the order in which they are given, with labels that tell them apart."""
+    """Return the methods in the order of the runs, with labels that tell them apart."""
     found: dict[str, Method] = {}
     for run, key in zip(runs, method_keys(runs)):
         method = found.setdefault(key, Method([], [], titles))
@@ -102,9 +102,9 @@ def group(runs: list[RunRecord], titles: Titles) -> list[Method]:
 
 
 def method_keys(runs: list[RunRecord]) -> list[str]:
-    """Equal for runs of one method: with recipes that differ in seeds only, and made of the same things.
+    """Return a key per run, equal for runs whose recipes differ only in seeds and whose origins are the same.
 
-    A run of before origins were written counts as made of the same as the one other kind there is.
+    A run without a recorded origin gets the only origin recorded for its recipe, if there is exactly one.
     """
     recipes = [recipe_key(run.recipe) for run in runs]
     origins = [key_of(flatten(made_of(run))) for run in runs]
@@ -119,10 +119,10 @@ def method_keys(runs: list[RunRecord]) -> list[str]:
 
 
 def made_of(run: RunRecord) -> Tree:
-    """Its origin, as far as it tells a method from others of the same recipe: given weights are as a seed."""
+    """Return the part of the origin that tells methods of one recipe apart; given weights count as a seed."""
     found = {section: dict(value) for section, value in run.origin.items() if isinstance(value, dict)}
     found.get("model", {}).pop("weights", None)
-    if run.recipe["partition"]["name"] != "python":  # then the recipe says it
+    if run.recipe["partition"]["name"] != "python":  # the recipe determines the partition
         found.pop("partition", None)
     return found
 
@@ -143,7 +143,7 @@ def set_aside(key: str) -> bool:
 
 
 def flatten(tree: Tree, prefix: str = "") -> Tree:
-    """`{"local.lr": 0.1, ..}`."""
+    """Return a tree with dotted keys: `{"local.lr": 0.1, ..}`."""
     flat: Tree = {}
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -151,8 +151,7 @@ def flatten(tree: Tree, prefix: str = "") -> Tree:
 
 
 def labels(recipes: list[Tree], titles: Titles, origins: list[Tree] | None = None) -> list[str]:
-    """The methods' names and, where two are the same, the settings in which they differ; if their recipes are the
-    same, what they were made of."""
+    """Return the methods' names; namesakes also get the settings (or, if equal, the origins) that differ."""
     names = [titles.method(recipe) for recipe in recipes]
     settings = [flatten(recipe) for recipe in recipes]
     contents = [flatten(origin) for origin in origins] if origins else [{} for _ in recipes]
@@ -167,18 +166,18 @@ def labels(recipes: list[Tree], titles: Titles, origins: list[Tree] | None = Non
 
 
 def differing_words(flat: Tree, others: list[Tree], names: Mapping[str, str] = KEY_NAMES) -> list[str]:
-    """The keys and values of `flat` in which it differs from any of the others, in words."""
+    """Return in words the keys and values of `flat` that differ from any of the others."""
     keys = {key for other in others for key in differences(flat, other)}
     return [f"{names.get(key, key.rpartition('.')[2])} {in_words(flat[key])}" for key in flat if key in keys]
 
 
 def differences(flat: Tree, other: Tree) -> list[str]:
-    """The keys of `flat` that the other has otherwise, or has not."""
+    """Return the keys of `flat` that tell methods apart and are different or missing in `other`."""
     return [key for key, value in flat.items() if not set_aside(key) and other.get(key) != value]
 
 
 def blocks(methods: list[Method]) -> list[list[Method]]:
-    """Methods that compare like for like, together."""
+    """Return the methods grouped by setting; those of one group are comparable."""
     found: dict[str, list[Method]] = {}
     for method in methods:
         found.setdefault(method.setting, []).append(method)
@@ -186,7 +185,7 @@ def blocks(methods: list[Method]) -> list[list[Method]]:
 
 
 def competitors(block: list[Method], key: str = "final_accuracy") -> list[Method]:
-    """From the highest mean to the lowest; bounds, unfinished and diverged runs do not compete."""
+    """Return methods by descending mean, without bounds and methods with unfinished or diverged runs."""
     rivals = [m for m in block if m.finished and not m.bound and not any(r.diverged for r in m.runs)]
     return sorted((m for m in rivals if m.values(key)), key=lambda m: -m.mean(key))
 

@@ -1,4 +1,4 @@
-"""Metrics over the rounds: the mean over a method's seeds with a band, thinned to what a screen can show."""
+"""Metrics over the rounds: the mean over a method's seeds with a band, thinned for display."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from fedrecall.report.comparison import Method
 
-LAST = 100  # points at the end that are never thinned out: the final accuracy is made of them
+LAST = 100  # points at the end that are never thinned: the final accuracy is computed from them
 MOST = 300  # points before those
 
 
 @dataclass
 class Curve:
-    """A metric of one method: its mean over the seeds, and mean -+ standard deviation where there are several."""
+    """A metric of one method: its mean over the seeds, and mean -+ standard deviation for several seeds."""
 
     rounds: np.ndarray
     mean: np.ndarray
@@ -24,7 +24,7 @@ class Curve:
 
 
 def curve(method: Method, key: str) -> Curve | None:
-    """None where the method has not measured it."""
+    """Return the curve of a metric, or None if the method has not measured it."""
     rounds, values = method.curve(key)
     if not len(rounds):
         return None
@@ -36,9 +36,9 @@ def curve(method: Method, key: str) -> Curve | None:
 
 
 def thin(drawn: Curve, most: int = MOST, last: int = LAST) -> Curve:
-    """Fewer points: all of the last ones, and before them the lowest and the highest of each stretch.
+    """Return a curve with all of the last points, and before them the minimum and maximum of each stretch.
 
-    Keeping both extremes of a stretch, a spike stays to be seen, which every n-th point would lose.
+    Keeping both extremes preserves spikes, which taking every n-th point would lose.
     """
     kept = kept_points(drawn.mean, most, last)
     low = None if drawn.low is None else drawn.low[kept]
@@ -47,7 +47,7 @@ def thin(drawn: Curve, most: int = MOST, last: int = LAST) -> Curve:
 
 
 def kept_points(values: np.ndarray, most: int = MOST, last: int = LAST) -> np.ndarray:
-    """The places that are kept, in order.
+    """Return the sorted indices of the points to keep.
 
     >>> kept_points(np.array([0.0, 1, 9, 1, 0, 1, 1, 1]), most=4, last=2).tolist()
     [0, 2, 3, 4, 6, 7]
@@ -62,7 +62,7 @@ def kept_points(values: np.ndarray, most: int = MOST, last: int = LAST) -> np.nd
 
 
 def measured(methods: list[Method]) -> list[str]:
-    """The metrics that any of the runs has measured, in the order of their first line."""
+    """Return the metrics that any of the runs has measured, in order of first appearance."""
     found: dict[str, None] = {}
     for method in methods:
         for run in method.runs:

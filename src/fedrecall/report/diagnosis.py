@@ -1,7 +1,6 @@
-"""What one round makes a model forget, in plain words: from the arrays of two probes to sentences.
+"""Describe in sentences what one round makes a model forget, from the arrays of two probes.
 
-Pure functions. A number that is shown is rounded first, and the words go by what is shown: nothing is called a
-loss of 0.0 points.
+Pure functions. Words follow the rounded numbers, so that nothing is called a loss of 0.0 points.
 """
 
 from __future__ import annotations
@@ -24,36 +23,36 @@ from fedrecall.runs.reader import RunRecord, read_tree
 from fedrecall.runs.schema import DIAGNOSIS_KEYS
 from fedrecall.safe_parsing import json_value
 
-NAMED = 3  # clients or classes that a sentence names
-GUESSING = 1.2  # times 1 / C: an accuracy up to there is no better than guessing
-SMALL = 1.0  # points: a share of less forgetting than this would be a share of chance
+NAMED = 3  # most clients or classes named in a sentence
+GUESSING = 1.2  # an accuracy of up to this times 1 / C is no better than guessing
+SMALL = 1.0  # points: less forgetting may be chance, so no share of it is stated
 
-DIAGNOSIS = "diagnosis.json"  # beside the runs
+DIAGNOSIS = "diagnosis.json"  # in the parent folder of the runs
 
 Ranking = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What one probe says. Accuracies and their differences are shares, from -1 to 1; NaN: not measured."""
+    """Results of one probe. Accuracies and their differences are shares, from -1 to 1; NaN: not measured."""
 
-    before: float  # accuracy of the model that was sent, on the pooled validation data
-    averaged: float  # the same of the new global model
+    before: float  # accuracy of the model sent to the clients, on the pooled validation data
+    averaged: float  # accuracy of the new global model on the same data
     forgetting: float
     learned: float
     drops: float
     rises: float
     absent: float  # forgotten on classes that the client lacks
-    present: float  # on those that it has
-    causes: Ranking  # what each client's training costs the others, the worst first
-    suffers: Ranking  # what each client's data lose by the others' training, the worst first
-    classes: tuple[tuple[str, float], ...]  # what each class loses, the mean over the round's models
-    standard_error: float | None = None  # of `forgetting`, where it was measured on a sample of the clients
-    global_statistics: float | None = None  # `forgetting` with the batch-norm statistics that were sent
+    present: float  # forgotten on classes that the client has
+    causes: Ranking  # forgetting caused by each client's training, descending
+    suffers: Ranking  # forgetting on each client's data by the others' training, descending
+    classes: tuple[tuple[str, float], ...]  # forgetting by class, mean over the round's models
+    standard_error: float | None = None  # of `forgetting`, if measured on a sample of the clients
+    global_statistics: float | None = None  # `forgetting` with the global batch-norm statistics
 
 
 def findings(arrays: Mapping[str, np.ndarray], class_names: Sequence[str], population: int) -> Findings:
-    """From the arrays of a probe's file (docs/metrics.md) and how many clients may train."""
+    """Return the findings of a probe's arrays (docs/metrics.md), given the number of clients that may train."""
     models, data = arrays["models"], arrays["data"]
     matrix = forgetting_matrix(arrays["before"], arrays["after"])
     metrics = probe_metrics(arrays, population)
@@ -76,7 +75,7 @@ def findings(arrays: Mapping[str, np.ndarray], class_names: Sequence[str], popul
 
 
 def _pooled(accuracy: np.ndarray, samples: np.ndarray) -> float:
-    """Every sample weighing the same."""
+    """Return the accuracy over all samples, each with the same weight."""
     return float(np.nansum(accuracy * samples) / samples.sum())
 
 
@@ -86,12 +85,12 @@ def _ranked(ids: np.ndarray, values: np.ndarray) -> Ranking:
 
 
 def printable(name: str) -> str:
-    """A name from a user's file, on one line and without what would colour a terminal."""
+    """Return a name from a user's file on one line, with `?` for unprintable characters."""
     return "".join(sign if sign.isprintable() else "?" for sign in " ".join(name.split()))
 
 
 def opening(start: str, found: Findings, clients: int, population: int, classes: int, *, initial: bool) -> str:
-    """Who trains, from what (`start`), and whether there is anything to forget."""
+    """Return which clients train from which `start`, and whether that model has anything to forget."""
     who = f"all {population} clients" if clients == population else f"{clients} of {population} clients"
     sentence = (
         f"One round with {who}, from {start} (accuracy on the clients' validation data: "
@@ -108,7 +107,7 @@ def opening(start: str, found: Findings, clients: int, population: int, classes:
 
 
 def sentences(plain: Findings, wsm: Findings) -> list[str]:
-    """A sentence on cross-entropy, one on WSM, and one on the difference."""
+    """Return a text on cross-entropy, one on WSM, and one on the difference."""
     return [_described("Cross-entropy", plain), _described("WSM", wsm), _compared(plain, wsm)]
 
 
@@ -139,14 +138,14 @@ def _gains(learned: float) -> str:
 
 
 def _by_sign(value: float, zero: str, above: str, below: str) -> str:
-    """Choose the words by the sign of the value as it is shown, and put the points in place of the braces."""
+    """Return the words for the sign of the rounded value, with the points in place of the braces."""
     shown = rounded(value)
     words = zero if shown == 0 else above if shown > 0 else below
     return words.format(f"{abs(shown):.1f} points")
 
 
 def _statistics(found: Findings) -> list[str]:
-    """How much of it is batch norm's."""
+    """Return a sentence on forgetting with global batch-norm statistics, if it differs."""
     if found.global_statistics is None or rounded(found.global_statistics) == rounded(found.forgetting):
         return []
     return [f"With the batch-norm statistics that it was sent it is {_worse(found.global_statistics)} there."]
@@ -169,7 +168,7 @@ def _by_whom(found: Findings) -> str:
 
 
 def _leaders(ranking: Ranking) -> tuple[tuple[str, str], str] | None:
-    """The first client and its points, and the next ones in words; None if none loses anything."""
+    """Return the first client with its points, and the next ones in words; None if no value is positive."""
     losers = [(f"client {client}", f"{rounded(value):.1f}") for client, value in ranking if rounded(value) > 0][
         :NAMED
     ]
@@ -209,7 +208,7 @@ def _compared(plain: Findings, wsm: Findings) -> str:
 
 
 def _change(plain: Findings, wsm: Findings) -> str:
-    """A sentence on how WSM changes the forgetting."""
+    """Return a sentence on how WSM changes the forgetting."""
     if math.isnan(plain.forgetting + wsm.forgetting):
         return "What WSM changes could not be measured."
     before, after = rounded(plain.forgetting), rounded(wsm.forgetting)
@@ -235,7 +234,7 @@ def _change(plain: Findings, wsm: Findings) -> str:
 
 
 def saved_sentences(runs: Sequence[RunRecord]) -> tuple[list[str], list[str]]:
-    """What was said of these runs when they were made: sentences and notes; none where they are no diagnosis."""
+    """Return the saved sentences and notes of these runs; empty lists if they are not the runs of a diagnosis."""
     folders = {run.path.resolve().parent for run in runs}
     path = folders.pop() / DIAGNOSIS if len(folders) == 1 else None
     tree = read_tree(path, json_value, DIAGNOSIS_KEYS) if path else None

@@ -1,4 +1,4 @@
-"""The page's first words: what came out, the difference first, with the numbers."""
+"""The headline and the tiles of the page: the result, with the difference first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pair = tuple[Method, Method]
 
 @dataclass(frozen=True)
 class Headline:
-    """The difference in a few words (none where nothing is compared), and a sentence."""
+    """The difference in a few words (empty if nothing is compared), and a sentence."""
 
     lead: str
     sentence: str
@@ -29,7 +29,7 @@ class TileValue:
 
 @dataclass(frozen=True)
 class Tile:
-    """One number for each of the methods, large, and which way is better."""
+    """One number for each method in large type, with a hint on which direction is better."""
 
     title: str
     key: str
@@ -44,7 +44,7 @@ NOT_WORSE = (
 
 
 def headline(methods: list[Method]) -> Headline:
-    """A comparison with cross-entropy where there is one like for like; else what there is."""
+    """Return a comparison with cross-entropy if methods are comparable, else a ranking or a description."""
     pairs = comparable_pairs(methods)
     if len(pairs) == 1:
         return Headline(_lead(*pairs[0]), _comparison(*pairs[0]))
@@ -59,9 +59,9 @@ def headline(methods: list[Method]) -> Headline:
 
 
 def comparable_pairs(methods: list[Method]) -> list[Pair]:
-    """In each setting, cross-entropy and the best rival with its algorithm; of several algorithms the first.
+    """Return for each setting cross-entropy and the best rival with the same algorithm.
 
-    Runs that have not come to their end do not compete.
+    Only the first algorithm with a rival counts. Methods with unfinished runs do not compete.
     """
     pairs = []
     for block in blocks(methods):
@@ -77,18 +77,18 @@ def comparable_pairs(methods: list[Method]) -> list[Pair]:
 
 
 def _both(plain: Method, rival: Method) -> bool:
-    """Is there anything by which they compare?"""
+    """Whether both have final accuracies or both have forgetting."""
     return any(plain.values(key) and rival.values(key) for key in ("final_accuracy", "forgetting"))
 
 
 def _merit(method: Method) -> tuple[bool, float]:
-    """By the final accuracy; where nothing was tested, by the forgetting."""
+    """Return the sort key of rivals: the final accuracy, or less forgetting if nothing was tested."""
     tested = bool(method.values("final_accuracy"))
     return tested, method.mean("final_accuracy") if tested else -method.mean("forgetting")
 
 
 def tiles(methods: list[Method]) -> list[Tile]:
-    """For one or two methods: what matters, at a glance. With more, the table is clearer."""
+    """Return the tiles for one or two methods; for more, none, because the table is clearer."""
     if len(methods) > 2:
         return []
     found = []
@@ -111,7 +111,7 @@ def _hint(key: str) -> str:
 
 
 def _better(methods: list[Method], key: str) -> Method | None:
-    """Of two that can be told apart, the one whose number is better. Of `learned` neither is: see NOT_WORSE."""
+    """Return the better one of two methods that can be told apart; None for `learned`, see `NOT_WORSE`."""
     direction = metric_of(key).better
     if len(methods) != 2 or key == "learned" or direction is None:
         return None
@@ -122,7 +122,7 @@ def _better(methods: list[Method], key: str) -> Method | None:
 
 
 def _lead(plain: Method, rival: Method) -> str:
-    """`WSM: +8.6 points; forgetting 9.8 → 2.2`."""
+    """Return the lead, as in `WSM: +8.6 points; forgetting 9.8 → 2.2`."""
     parts = []
     if plain.values("final_accuracy") and rival.values("final_accuracy"):
         parts.append(f"{points(_gap(plain, rival))} points")
@@ -160,7 +160,7 @@ def _comparison(plain: Method, rival: Method) -> str:
 
 
 def _doubt(plain: Method, rival: Method) -> str:
-    """How sure the difference is: its interval over the seeds, or that one seed does not tell."""
+    """Return the interval of the difference over the seeds, or a remark that it may be chance."""
     found = paired_interval(rival, plain, "final_accuracy")
     if found is not None:
         shared = len(set(rival.by_seeds("final_accuracy")) & set(plain.by_seeds("final_accuracy")))
@@ -170,7 +170,7 @@ def _doubt(plain: Method, rival: Method) -> str:
 
 
 def _comparisons(pairs: list[Pair]) -> Headline:
-    """Over several settings: in how many the rival is higher, and by how much at the least and at the most."""
+    """Return in how many settings the rival is better, and the smallest and largest differences."""
     tested = [pair for pair in pairs if all(method.values("final_accuracy") for method in pair)]
     probed = [pair for pair in pairs if all(method.values("forgetting") for method in pair)]
     names = " or ".join(dict.fromkeys(rival.short for _, rival in pairs))
@@ -192,7 +192,7 @@ def _comparisons(pairs: list[Pair]) -> Headline:
 
 
 def _ranking(ranked: list[Method]) -> Headline:
-    """The first of methods that compare like for like, and whether it is ahead."""
+    """Return the first of comparable methods, and whether its lead over the second may be chance."""
     first, second, *others = ranked
     gap = points(_gap(second, first))
     if told_apart(first, second, "final_accuracy"):

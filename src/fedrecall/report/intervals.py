@@ -1,4 +1,4 @@
-"""Whether two methods can be told apart: differences paired by seeds, and Student's interval around their mean."""
+"""Student's intervals of differences paired by seeds, to decide whether two methods can be told apart."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from fedrecall.report.comparison import Method, competitors
 
-CLAIM = 0.01  # the difference that readers like to speak of; with one seed, a smaller one may be chance
-# The 97.5 % point of Student's t with 1, 2, .. degrees of freedom, and of the normal distribution.
+CLAIM = 0.01  # smallest difference worth a claim; with one seed, a smaller one may be chance
+# The 97.5 % quantiles of Student's t with 1, 2, .. degrees of freedom, and of the normal distribution.
 STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 NORMAL = 1.959964
 
 
 def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t.
+    """Return the 97.5 % quantile of Student's t with `freedom` degrees of freedom.
 
     >>> round(student(2), 3), round(student(30), 3)
     (4.303, 2.042)
@@ -29,12 +29,12 @@ def student(freedom: int) -> float:
 
 
 def sample_deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation of a sample; None of fewer than two numbers."""
+    """Return the standard deviation of a sample; None for fewer than two numbers."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the mean; None of fewer than two numbers."""
+    """Return the 95 % interval of the mean; None for fewer than two numbers."""
     deviation = sample_deviation(values)
     if deviation is None:
         return None
@@ -44,18 +44,18 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def paired_differences(method: Method, other: Method, key: str) -> list[float]:
-    """Of `method` less `other`, for each of the seeds that both have."""
+    """Return `method` minus `other` for each seed that both have."""
     mine, theirs = method.by_seeds(key), other.by_seeds(key)
     return [mine[seeds] - theirs[seeds] for seeds in mine if seeds in theirs]
 
 
 def paired_interval(method: Method, other: Method, key: str) -> tuple[float, float] | None:
-    """Of the mean difference over the seeds that both have; None where they share fewer than two."""
+    """Return the 95 % interval of the mean paired difference; None for fewer than two common seeds."""
     return interval(paired_differences(method, other, key))
 
 
 def told_apart(method: Method, other: Method, key: str) -> bool:
-    """Does the paired interval exclude zero? Without one, is the difference one that a reader may speak of?"""
+    """Whether the paired interval excludes zero; without one, whether the means differ by at least `CLAIM`."""
     found = paired_interval(method, other, key)
     if found is not None:
         return found[0] > 0 or found[1] < 0
@@ -64,7 +64,7 @@ def told_apart(method: Method, other: Method, key: str) -> bool:
 
 
 def clear_winner(block: list[Method], key: str = "final_accuracy") -> Method | None:
-    """The one that is above every other over the seeds that they share, by the paired interval."""
+    """Return the method whose paired interval against every other is above zero, or None."""
     found = competitors(block, key)
     if len(found) < 2:
         return None
@@ -74,8 +74,10 @@ def clear_winner(block: list[Method], key: str = "final_accuracy") -> Method | N
 
 
 def welch_interval(values: Sequence[float], mean: float, sd: float, count: int) -> tuple[float, float] | None:
-    """The 95 % interval of the mean of `values` less one of which only mean, standard deviation and the number of
-    seeds are known; None where either has one seed. With Welch's degrees of freedom, rounded down."""
+    """Return the 95 % interval of the mean of `values` minus `mean`, whose deviation over `count` seeds is `sd`.
+
+    Welch's degrees of freedom, rounded down. None if either has fewer than two seeds, or neither varies.
+    """
     if len(values) < 2 or count < 2:
         return None
     mine, theirs = float(np.var(values, ddof=1)) / len(values), sd**2 / count

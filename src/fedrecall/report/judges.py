@@ -1,4 +1,4 @@
-"""Which accuracy a method's prior favours, where the test set is not balanced."""
+"""Which accuracy a method's prior favours on an unbalanced test set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MEANT_FOR = {
 
 
 def balanced(summaries: Iterable[Mapping[str, Any]]) -> bool:
-    """Is accuracy the same over samples and by class, as on a test set with as many samples of every class?"""
+    """Whether accuracy over samples equals accuracy by class, as on a test set with equal class sizes."""
     pairs = [(summary.get("final_accuracy"), summary.get("final_accuracy_macro")) for summary in summaries]
     return all(a is None or b is None or abs(a - b) < 1e-9 for a, b in pairs)
 
 
 def word_on_priors(meant_for: Mapping[str, str]) -> str:
-    """A sentence about methods, by whose class shares each is meant for; of those who say it."""
+    """Return a sentence on the class shares that each method is meant for, as far as they are known."""
     parts = []
     for kind, words in MEANT_FOR.items():
         names = [name for name, found in meant_for.items() if found == kind]

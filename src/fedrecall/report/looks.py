@@ -1,4 +1,4 @@
-"""How a method's lines look, on the page and in the figures: by its name, not by its place among others."""
+"""Colours and dashes of methods on the page and in figures, chosen by name rather than by position."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from zlib import crc32
 
 from fedrecall.titles import Titles
 
-# No orange and no blue, which are for what is forgotten and gained. Those of one dash differ in lightness or in
-# blue, so that colour-blind readers can tell them apart; seven colours and four dashes are 28 different lines,
-# also in grey.
+# Orange and blue are reserved for forgetting and gains. Colours of one dash differ in lightness or in blue, for
+# colour-blind readers; seven colours and four dashes give 28 lines that differ even in grey.
 COLOURS = ("#1E8449", "#B5179E", "#A09A00", "#12A5A0", "#6D4FC2", "#6FBF2E", "#8E2043")
 DASHES = ("solid", "dash", "dot", "dashdot")
-GREY = "#888888"  # of bounds
+GREY = "#888888"  # for bounds
 
 
 @dataclass(frozen=True)
@@ -26,9 +25,9 @@ class Look:
 
 
 def looks(recipes: Sequence[Mapping[str, Any]], titles: Titles) -> list[Look]:
-    """Of methods on one page. Each has the colour of its name; where that is taken, the next free one.
+    """Return the looks of the methods on one page: the colour of the name or, if taken, the next free one.
 
-    The first method of each name chooses before namesakes in other settings do.
+    The first method of each name chooses before its namesakes in other settings.
     """
     names = [titles.method(recipe) for recipe in recipes]
     first = {name: place for place, name in reversed(list(enumerate(names)))}
@@ -47,20 +46,20 @@ def looks(recipes: Sequence[Mapping[str, Any]], titles: Titles) -> list[Look]:
 
 
 def _wish(recipe: Mapping[str, Any], titles: Titles) -> int:
-    """The place of its colour: with and without WSM, the first algorithms have different ones."""
+    """Return the preferred colour's index; it differs between the first algorithms, with and without WSM."""
     algorithm, objective = (_place(section, recipe[section], titles) for section in ("algorithm", "objective"))
     return (2 * algorithm + objective) % len(COLOURS)
 
 
 def _place(section: str, chosen: Mapping[str, Any], titles: Titles) -> int:
-    """Of what the recipe names among those that there are; of a user's own, a number of its name."""
+    """Return the index of the chosen component among the shipped ones; for a user's own, a hash of its name."""
     known = list(titles.sections.get(section, {}))
     name = str(chosen.get("class", chosen["name"]))
     return known.index(name) if name in known else crc32(name.encode("utf-8", "replace"))
 
 
 def _next_free(wish: int, taken: set[int]) -> int:
-    """From the wish on, all colours once; then all of them with another dash, and so on."""
+    """Return the first free number from `wish` on: all colours once, then all with the next dash, and so on."""
     count = len(COLOURS)
     numbers = (lap * count + (wish + step) % count for lap in itertools.count() for step in range(count))
     return next(number for number in numbers if number not in taken)

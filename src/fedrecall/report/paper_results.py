@@ -12,17 +12,17 @@ from fedrecall.report.wording import number
 
 PLAIN_WSM = {"tau": 1.0, "smoothing": 0.0, "prior": "uniform"}
 OBJECTIVES = {"cross_entropy": "ce", "wsm": "wsm"}
-SEEDS = 3  # runs of each setting, as its text says
+SEEDS = 3  # runs of each setting, according to the paper's text
 
 
 @dataclass(frozen=True)
 class Published:
-    """An accuracy that somebody else reports, over so many seeds."""
+    """A published accuracy: mean and standard deviation over a number of seeds."""
 
     accuracy: float
     sd: float
     seeds: int
-    remark: str = ""  # in what the settings differ, or may differ, from ours
+    remark: str = ""  # how the settings differ, or may differ, from ours
     table: str = ""  # of the paper
 
 
@@ -33,7 +33,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def published(recipe: dict[str, Any]) -> Published | None:
-    """Return the number for this data set, model, norm, method, rate and share of clients, or None."""
+    """Return the paper's number for this data set, model, norm, method, rate and participation, or None."""
     objective = OBJECTIVES.get(recipe["objective"]["name"])
     options = {key: value for key, value in recipe["objective"].items() if key != "name" and value}
     if objective == "wsm" and any(options.get(key, value) != value for key, value in PLAIN_WSM.items()):

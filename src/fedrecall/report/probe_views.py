@@ -1,4 +1,4 @@
-"""What the probes of a run say: the matrices F[i, k], the classes, and which clients suffer or cause it."""
+"""Views of a run's probes: the matrices F[i, k], and forgetting by class and by client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedrecall.measure import forgetting
 from fedrecall.report.comparison import Method
 from fedrecall.runs.reader import RunRecord
 
-MOST_CELLS = 200_000  # of all matrices of a page; a cell takes ten bytes
+MOST_CELLS = 200_000  # of all matrices of a page, at ten bytes per cell
 MOST_COLUMNS = 200
 MOST_LABELS = 6
 SCALE = 10_000  # accuracies are written as whole numbers of 1 / SCALE
@@ -23,7 +23,7 @@ ProbeArrays = dict[str, np.ndarray]
 
 @dataclass
 class Clients:
-    """Mean forgetting of each client over a run's probes."""
+    """Mean forgetting and learning of each client over a run's probes, by descending forgetting."""
 
     ids: np.ndarray
     values: np.ndarray
@@ -31,7 +31,7 @@ class Clients:
 
 
 def participants_first(probe: ProbeArrays) -> np.ndarray:
-    """The columns with the round's own clients first, in the order of the rows: their diagonal can be seen."""
+    """Return the column order with the round's own clients first, in row order, so that the diagonal shows."""
     places = {int(client): place for place, client in enumerate(probe["data"])}
     first = [places[int(client)] for client in probe["models"] if int(client) in places]
     others = np.setdiff1d(np.arange(len(probe["data"])), first)
@@ -39,20 +39,19 @@ def participants_first(probe: ProbeArrays) -> np.ndarray:
 
 
 def probed_run(method: Method) -> RunRecord | None:
-    """The run whose matrices stand for the method: the first with probes. Matrices of other seeds are of other
-    clients, and have no mean."""
+    """Return the first run with probes, or None. Seeds sample different clients: their matrices have no mean."""
     return next((run for run in method.runs if run.probes), None)
 
 
 def page_probes(run: RunRecord, most_cells: int) -> list[dict[str, Any]]:
-    """A run's matrices for the page: first, last and evenly between, as many as fit."""
+    """Return a run's matrices for the page: as many evenly spaced rounds as fit, always with the last."""
     rounds = list(run.probes)
     cells = max(
         probe["after"].shape[0] * min(probe["after"].shape[1], MOST_COLUMNS) for probe in run.probes.values()
     )
     room = max(1, most_cells // max(cells, 1))
     if len(rounds) > room:
-        chosen = np.linspace(len(rounds) - 1, 0, room).round().astype(int)  # the last one in any case
+        chosen = np.linspace(len(rounds) - 1, 0, room).round().astype(int)  # always the last
         rounds = [rounds[place] for place in sorted(set(chosen.tolist()))]
     return [_page_probe(number, run.probes[number]) for number in rounds]
 
@@ -70,12 +69,12 @@ def _page_probe(number: int, probe: ProbeArrays) -> dict[str, Any]:
 
 
 def as_whole(values: np.ndarray) -> list[int | None]:
-    """Accuracies, or their differences, as whole numbers; null where there is no validation data."""
+    """Return accuracies or their differences in units of 1 / `SCALE`; None without validation data."""
     return [None if np.isnan(value) else round(float(value) * SCALE) for value in values]
 
 
 def label_sets(run: RunRecord, clients: set[int]) -> dict[int, str]:
-    """Which classes each client has, the most frequent first; of an older run only what its probes say."""
+    """Return each client's classes, the most frequent first; older runs have them only in their probes."""
     names = class_names(run)
     found = {}
     if run.class_counts is not None:
@@ -90,7 +89,7 @@ def label_sets(run: RunRecord, clients: set[int]) -> dict[int, str]:
 
 
 def label_set(counts: np.ndarray, names: list[str], *, shares: bool = True) -> str:
-    """`Bag 60 %, Coat 40 %`."""
+    """Return class shares as `Bag 60 %, Coat 40 %`."""
     total, order = max(int(counts.sum()), 1), np.argsort(-counts, kind="stable")
     present = [int(c) for c in order if counts[c] > 0]
     words = [
@@ -111,7 +110,7 @@ def name_of(names: list[str], c: int) -> str:
 
 
 def by_class(method: Method) -> tuple[np.ndarray, np.ndarray] | None:
-    """Mean forgetting of each class over models, probes and seeds: where the client had it, and where not."""
+    """Return mean forgetting by class over models, probes and seeds, for clients with and without the class."""
     present, absent = [], []
     for run in method.runs:
         for probe in run.probes.values():
@@ -128,12 +127,12 @@ def by_class(method: Method) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def who_suffers(run: RunRecord) -> Clients:
-    """`forgotten_on_data[k]`: the mean over other clients' models, over all probes."""
+    """Return `forgotten_on_data[k]`, the mean over other clients' models, averaged over all probes."""
     return _collected(run, "data", forgetting.forgotten_on_data)
 
 
 def who_causes(run: RunRecord) -> Clients:
-    """`forgotten_by_model[i]`: the mean over other clients' data, over all probes."""
+    """Return `forgotten_by_model[i]`, the mean over other clients' data, averaged over all probes."""
     return _collected(run, "models", forgetting.forgotten_by_model)
 
 
@@ -153,12 +152,12 @@ def _collected(run: RunRecord, whose: str, function: Callable[..., np.ndarray]) 
 
 
 def matrix_of(probe: ProbeArrays) -> np.ndarray:
-    """F[i, k]."""
+    """Return F[i, k]."""
     return forgetting.forgetting_matrix(probe["before"], probe["after"])
 
 
 def largest(methods: list[Method]) -> float:
-    """The end of the shared colour scale: the largest |F| in any matrix, rounded up to a tenth."""
+    """Return the end of the shared colour scale: the largest |F| in any matrix, rounded up to a tenth."""
     found = [0.1]
     for run in filter(None, map(probed_run, methods)):
         found += [float(np.nanmax(np.abs(matrix_of(p)), initial=0.0)) for p in run.probes.values()]

@@ -1,4 +1,4 @@
-"""The report's result table as text to paste elsewhere."""
+"""The report's result table as CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedrecall.report.text_table import NOTHING, csv_text, latex_escape, latex_r
 
 
 def as_csv(table: ResultTable) -> str:
-    """Return a row for each method; means and standard deviations over seeds have columns of their own."""
+    """Return CSV with a row per method; standard deviations over seeds have columns of their own."""
     titled = [(block.title, row) for block in table.blocks for row in block.rows]
     places = range(len(table.columns))
     spread = [any(_deviation(row.cells[place]) is not None for _, row in titled) for place in places]
@@ -28,7 +28,7 @@ def as_csv(table: ResultTable) -> str:
 
 
 def _name(title: str, row: Row) -> str:
-    """Return the method's name, without the settings where a title says them."""
+    """Return the method's name, without the settings if a title states them."""
     return row.method.short if title else row.method.label
 
 
@@ -37,7 +37,7 @@ def _deviation(cell: Cell) -> float | None:
 
 
 def as_latex(table: ResultTable) -> str:
-    """Return a tabular for a paper; the best method is bold where it is clearly ahead."""
+    """Return a LaTeX tabular; the best method is bold if it is clearly ahead."""
     width = len(table.columns) + 1
     groups = [[latex_row(["method", *(column.heading for column in table.columns)])]]
     for block in table.blocks:

@@ -1,4 +1,4 @@
-"""The tables of the page as plain values; the template escapes and draws them."""
+"""The tables of the page as plain values; the template escapes and lays them out."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BY_CLASS = "final_accuracy_macro"
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, what is said when it is pointed at, and whether it is clearly the best of its kind."""
+    """A cell's text and tooltip, and whether it is clearly the best in its block."""
 
     text: str
     tip: str = ""
     best: bool = False
     note: str = ""
-    numbers: tuple[float, ...] = ()  # of each seed, as shown; of a published one, its mean
+    numbers: tuple[float, ...] = ()  # one per seed, in the unit shown; for a published result, its mean
     deviation: float | None = None
 
 
@@ -38,7 +38,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Block:
-    """Methods that compare like for like, under the settings that set them apart from the other blocks."""
+    """Comparable methods, titled with the settings that differ from the other blocks."""
 
     title: str
     rows: list[Row]
@@ -47,12 +47,12 @@ class Block:
 @dataclass(frozen=True)
 class Column:
     title: str
-    key: str  # of the metric, for its definition and its unit
+    key: str  # the metric that gives the definition and the unit
     cell: Callable[[Method], Cell]
 
     @property
     def heading(self) -> str:
-        """With the unit."""
+        """The title with the unit."""
         return metric_of("final_accuracy" if self.key == "published" else self.key).heading(self.title)
 
 
@@ -60,17 +60,17 @@ class Column:
 class ResultTable:
     columns: list[Column]
     blocks: list[Block]
-    star: str  # what the mark of the best means, or why there is none
-    judges: str  # which accuracy a prior favours, where they are not the same
+    star: str  # the meaning of the star, or why there is none
+    judges: str  # which accuracy each prior favours, if the test set is not balanced
 
 
 def result_table(methods: list[Method]) -> ResultTable:
-    """Only the columns that say something."""
+    """Return the table without columns that are empty or redundant."""
     columns = [column for column in COLUMNS if any(column.cell(method).text for method in methods)]
-    if final_rounds(methods):  # said once, below the table
+    if final_rounds(methods):  # stated once below the table
         columns = [column for column in columns if column.key != "final_accuracy_rounds"]
     judges = word_on_judges(methods)
-    if not judges:  # it would be the final accuracy once more
+    if not judges:  # it would repeat the final accuracy
         columns = [column for column in columns if column.key != BY_CLASS]
     groups = blocks(methods)
     found = []
@@ -86,14 +86,14 @@ def result_table(methods: list[Method]) -> ResultTable:
 
 
 def word_on_judges(methods: list[Method]) -> str:
-    """Which accuracy the methods' priors favour; nothing where the test set is balanced."""
+    """Return which accuracy the methods' priors favour; an empty text if the test set is balanced."""
     if balanced(run.summary for method in methods for run in method.runs):
         return ""
     return f"{word_on_priors({m.label: str(m.runs[0].summary.get('meant_for')) for m in methods})} "
 
 
 def star_words(groups: list[list[Method]]) -> str:
-    """What the star means; where there is none, why."""
+    """Return the meaning of the star, or why there is none; an empty text without rivals."""
     rivals = [ranked for ranked in map(competitors, groups) if len(ranked) > 1]
     if not rivals:
         return ""
@@ -105,7 +105,7 @@ def star_words(groups: list[list[Method]]) -> str:
 
 
 def final_rounds(methods: list[Method]) -> str:
-    """Of how many rounds the final accuracy is the mean, where that is the same for all."""
+    """Return the number of rounds behind the final accuracy in words, if it is the same for all methods."""
     counts = {_rounds(method).text for method in methods if method.values("final_accuracy")}
     count = counts.pop() if len(counts) == 1 else ""
     if count == "1":
@@ -114,7 +114,7 @@ def final_rounds(methods: list[Method]) -> str:
 
 
 def block_titles(groups: list[list[Method]]) -> list[str]:
-    """The settings in which a block differs from the others."""
+    """Return the settings in which each block differs from the others."""
     flats = [
         {k: v for k, v in flatten(group[0].recipe).items() if not k.startswith(("algorithm", "objective"))}
         for group in groups
@@ -128,12 +128,12 @@ def block_titles(groups: list[list[Method]]) -> list[str]:
 
 
 def mean_and_deviation(values: list[float], *, signed: bool = False) -> str:
-    """Return `85.8 ± 0.3` over seeds, of shares in percent or points; an empty text of no values."""
+    """Return shares over seeds as `85.8 ± 0.3`, in percent or points; an empty text without values."""
     return with_deviation(float(np.mean(values)), sample_deviation(values), signed=signed) if values else ""
 
 
 def _numbers(key: str, values: list[float]) -> Cell:
-    """Return the cell of a metric that is a share, over the seeds."""
+    """Return the cell of a metric that is a share, from one value per seed."""
     metric = metric_of(key)
     each = ", ".join(in_hundred(value) for value in values)
     return Cell(
@@ -210,7 +210,7 @@ TABLE_WORDS = {
 
 
 def card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
-    """A partition's card, a line each; the long lists have pictures of their own."""
+    """Return the lines of a partition's card, without the class lists, which have figures of their own."""
     lines = []
     for key, value in card.items():
         if key in ("class_names", "class_counts"):

@@ -1,4 +1,4 @@
-"""Tables as text to paste elsewhere: CSV for spreadsheets, Markdown, and LaTeX with booktabs."""
+"""Tables as CSV for spreadsheets, Markdown, and LaTeX with booktabs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from fedrecall.report.wording import MINUS
 
-FORMULAS = tuple("=+-@\t\r")  # a spreadsheet takes a text that begins with one of these for a formula
+FORMULAS = tuple("=+-@\t\r")  # a spreadsheet reads text that begins with one of these as a formula
 LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
     **{"±": r"$\pm$", MINUS: "$-$", "†": r"\dag", "\u00a0": "~", "<": r"\textless{}", ">": r"\textgreater{}"},
 }
-NOTHING = "-"  # stands in a cell that has no value
+NOTHING = "-"  # text of a cell without a value
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TextTable:
     heading: list[str]
     rows: list[list[str]]
     notes: list[str]
-    words: int = 1  # how many columns hold words
+    words: int = 1  # number of columns that hold words
 
     def csv(self) -> str:
         return csv_text([self.heading, *self.rows])
@@ -47,7 +47,7 @@ class TextTable:
 
 
 def csv_text(rows: Iterable[Sequence[object]], *, digits: int = 10) -> str:
-    """Return rows as CSV; `digits` are the significant digits of floats, and None is an empty cell."""
+    """Return rows as CSV, floats with `digits` significant digits, None as an empty cell."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([_csv_value(value, digits) for value in row] for row in rows)
     return out.getvalue()
@@ -70,7 +70,7 @@ def latex_tabular(columns: str, groups: Iterable[Sequence[str]], notes: Sequence
 
 
 def latex_row(texts: Iterable[str], bold: Iterable[int] = ()) -> str:
-    """Return a line of a tabular; the cells in the places `bold` are set in bold."""
+    """Return a line of a tabular, with the cells at the indices `bold` in bold."""
     cells = ["--" if text == NOTHING else latex_escape(text) for text in texts]
     for place in bold:
         cells[place] = rf"\textbf{{{cells[place]}}}"
@@ -78,7 +78,7 @@ def latex_row(texts: Iterable[str], bold: Iterable[int] = ()) -> str:
 
 
 def latex_escape(text: str) -> str:
-    """Return text that LaTeX sets as it is, on one line.
+    """Return the text on one line, escaped for LaTeX.
 
     >>> latex_escape("50 % of a_b")
     '50 \\\\% of a\\\\_b'

@@ -1,4 +1,4 @@
-"""What a reader should know before trusting the numbers of a page."""
+"""Warnings about the numbers of a page."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedrecall.runs.reader import RunRecord, is_number
 
 @dataclass(frozen=True)
 class Warning:
-    """A sentence and whom it is about."""
+    """A sentence, and the labels of the methods it concerns (none if it concerns the whole page)."""
 
     text: str
     about: tuple[str, ...]
 
 
 def warnings(methods: list[Method]) -> list[Warning]:
-    """Each sentence once, with the methods it holds for."""
+    """Return each sentence once, with the methods it concerns."""
     found: dict[str, list[str]] = {}
     for method in methods:
         for text in dict.fromkeys(_of_method(method)):
@@ -64,14 +64,14 @@ def _diverged(run: RunRecord) -> Iterator[str]:
 
 def _one_class(run: RunRecord) -> Iterator[str]:
     count = run.card.get("one_class_clients", {}).get("count", 0)
-    said = any("one class" in str(event.get("message")) for event in run.events)  # by the run, in better words
+    said = any("one class" in str(event.get("message")) for event in run.events)  # the run's own words are better
     if count and not said:
         of_all = f"{count:,} of {count_of(run.card['clients'], 'client')}"
         yield f"{of_all} {'has' if count == 1 else 'have'} one class only."
 
 
 def _few_samples(methods: list[Method]) -> Iterator[str]:
-    """The half-width of a 95 % interval around an accuracy, from the number of samples alone; the widest."""
+    """Yield warnings if the 95 % interval of an accuracy, from the sample count alone, is wider than ± `CLAIM`."""
     widest: dict[tuple[int, float], float] = {}
     for run in (run for method in methods for run in method.runs):
         samples = run.card.get("samples", {}).get("validation")
@@ -89,7 +89,7 @@ def _few_samples(methods: list[Method]) -> Iterator[str]:
 
 
 def _made_of_other_things(methods: list[Method]) -> Iterator[str]:
-    """Runs whose recipes differ in seeds alone, and which are not one method all the same."""
+    """Yield a warning for any two methods whose recipes differ only in seeds, but whose origins differ."""
     for at, method in enumerate(methods):
         for other in methods[:at]:
             if recipe_key(method.recipe) == recipe_key(other.recipe):

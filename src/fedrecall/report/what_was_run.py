@@ -1,4 +1,4 @@
-"""The settings of runs in words: what all methods share once, then what differs between them."""
+"""The settings of runs in words: those that all methods share, then those that differ."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from fedrecall.report.comparison import Method
 from fedrecall.report.wording import count_of, in_words, join_words, number, thing_name
 from fedrecall.titles import Titles
 
-Lines = list[tuple[str, str]]  # a title, and a sentence
+Lines = list[tuple[str, str]]  # titles and texts
 
 
 def what_was_run(methods: list[Method]) -> tuple[Lines, list[Lines]]:
-    """The lines that all methods share, and for each method those that it has otherwise."""
+    """Return the lines that all methods share, and the other lines of each method."""
     lines = [settings(method) for method in methods]
     shared = [line for line in lines[0] if all(line in other for other in lines)]
     return shared, [[line for line in own if line not in shared] for own in lines]
 
 
 def settings(method: Method) -> Lines:
-    """The settings of a method, a line each."""
+    """Return the settings of a method, one per line."""
     recipe, titles = method.recipe, method.titles
     lines = [
         ("Data", _data(recipe["data"], titles)),
@@ -71,7 +71,7 @@ def _partition(chosen: Mapping[str, Any]) -> str:
 
 
 def _batch_norm(recipe: Mapping[str, Any]) -> str:
-    """Only what is known: whether a user's own model has any cannot be seen from its recipe."""
+    """Return a text on batch norm; empty if the recipe does not tell whether the model has any."""
     name, norm = recipe["model"]["name"], recipe["model"].get("norm")
     if name in ("lenet", "mlp", "embedding") or (name == "resnet18" and norm in ("group", "none")):
         return "none in the model"
@@ -91,7 +91,7 @@ def _participation(recipe: Mapping[str, Any]) -> str:
     if recipe.get("clients_per_round"):
         return f"{count_of(int(recipe['clients_per_round']), 'client')} in each"
     share = recipe.get("participation")
-    if isinstance(share, Mapping):  # a way of the user's own
+    if isinstance(share, Mapping):  # the user's own sampling
         return _options(f"clients by {share['name']}", share)
     return f"{number(100 * share)} % of the clients in each" if share else ""
 

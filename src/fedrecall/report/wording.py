@@ -1,4 +1,4 @@
-"""Settings and numbers in words a reader knows."""
+"""Settings and numbers as text for readers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEY_NAMES = {
 
 
 def number(value: Any) -> str:
-    """Short, and exact where it is whole."""
+    """Return whole numbers in full, others with four significant digits, other values in words."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return in_words(value)
     if isinstance(value, int) or float(value).is_integer():
@@ -50,12 +50,12 @@ def in_words(value: Any) -> str:
 
 
 def rounded(value: float) -> float:
-    """Return a share in percent or points, as it is shown.
+    """Return a share in percent or points, rounded as it is shown.
 
     >>> rounded(0.12345), rounded(-0.0004)
     (12.3, 0.0)
     """
-    return round(100 * value, 1) + 0.0  # the sum makes -0.0 plain
+    return round(100 * value, 1) + 0.0  # the sum turns -0.0 into 0.0
 
 
 def in_hundred(value: float, *, signed: bool = False) -> str:
@@ -65,7 +65,7 @@ def in_hundred(value: float, *, signed: bool = False) -> str:
 
 
 def with_deviation(mean: float, deviation: float | None, *, signed: bool = False) -> str:
-    """Return `85.8 ± 0.3` of shares, or the mean alone."""
+    """Return shares as `85.8 ± 0.3`, or the mean alone without a deviation."""
     text = in_hundred(mean, signed=signed)
     return text if deviation is None else f"{text} ± {in_hundred(deviation)}"
 
@@ -88,22 +88,22 @@ def count_of(count: int, thing: str) -> str:
 
 
 def join_words(words: Iterable[str]) -> str:
-    """`a, b and c`."""
+    """Return the words as `a, b and c`."""
     *first, last = list(words) or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def plain(text: object) -> str:
-    """Text in which a dollar is a dollar, not the start of a formula in matplotlib; all of it can be drawn."""
+    """Return printable text for matplotlib, with dollars escaped, which would start a formula."""
     return printable_lines(str(text)).replace("$", r"\$")
 
 
 def thing_name(section: str, chosen: Mapping[str, Any], titles: Titles) -> str:
-    """What a recipe's data or model are called: by their file or class, where they are the user's own."""
+    """Return the name of a recipe's data or model: its class or file if it is the user's own, else its title."""
     if chosen.get("class"):
         return str(chosen["class"])
     name = str(chosen["name"])
     if isinstance(chosen.get("path"), str) and ":" not in name:
-        # A path on the Hugging Face Hub is a name.
+        # On the Hugging Face Hub, the whole path is the name.
         return str(chosen["path"]) if name == "hf" else PurePath(chosen["path"]).name or str(chosen["path"])
     return name if ":" in name else titles.of(section, chosen)

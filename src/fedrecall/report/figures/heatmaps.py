@@ -1,4 +1,4 @@
-"""The matrices of a round as a figure: for each method forgetting and the accuracy after training."""
+"""Figure of a round's matrices: forgetting, and accuracy after training, for each method."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fedrecall.report.comparison import Method
 from fedrecall.report.probe_views import ProbeArrays, matrix_of, participants_first
 from fedrecall.report.wording import MINUS, plain
 
-# Blue for gains, orange for losses, white at zero; losses end much darker, and cells that gain carry a dot, so
-# that the sign can also be read in grey.
+# Blue for gains, orange for losses. Losses get much darker, and cells that gain carry a dot, so that the sign is
+# readable in grey.
 DIVERGING = LinearSegmentedColormap.from_list(
     "forgetting", ["#3a86c8", "#9cc7e8", "#ffffff", "#e88a4a", "#6b2000"]
 )
 SEQUENTIAL = "cividis"
-MOST_COLUMNS = 40  # of more clients, only the round's own are drawn
+MOST_COLUMNS = 40  # with more clients, only the round's own are drawn
 
 
 def probed_rounds(methods: list[Method]) -> list[int]:
-    """The rounds that a run of any method has probed; those that all have come last."""
+    """Return the rounds that any method has probed; those that all probed methods share are last."""
     sets = [set().union(*(run.probes for run in method.runs)) for method in methods]
     sets = [rounds for rounds in sets if rounds]
     common = set.intersection(*sets) if sets else set()
@@ -33,7 +33,7 @@ def probed_rounds(methods: list[Method]) -> list[int]:
 
 
 def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
-    """F[i, k] and the accuracy after training at one round, with one colour scale for all methods."""
+    """Draw F[i, k] and the accuracy after training in one round, on one colour scale for all methods."""
     probes = [(method, _probe(method, round)) for method in methods]
     shown = [(method, _columns(probe)) for method, probe in probes if probe is not None]
     if not shown:
@@ -68,7 +68,7 @@ def _probe(method: Method, round: int) -> ProbeArrays | None:
 
 
 def _columns(probe: ProbeArrays) -> ProbeArrays:
-    """The round's own clients first; of many clients, only these."""
+    """Return the probe with the round's own clients first; with many clients and several models, only these."""
     order = participants_first(probe)
     if len(order) > MOST_COLUMNS:
         order = order[: int(np.isin(probe["models"], probe["data"]).sum())] if len(probe["models"]) > 1 else order

@@ -1,4 +1,4 @@
-"""A partition as a picture: for some clients, the share of each class in their training samples."""
+"""Picture of a partition: class shares of the training samples of some clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedrecall.atomic_files import explain_write_errors
 from fedrecall.errors import InputError
 from fedrecall.report.wording import plain
 
-# Paul Tol's "muted" scheme and the grey of his "bright" one: colour-blind readers can tell them apart.
+# Paul Tol's "muted" scheme and the grey of his "bright" one, which colour-blind readers can tell apart.
 TEN_COLOURS = (
     *("#332288", "#88CCEE", "#44AA99", "#117733", "#999933"),
     *("#DDCC77", "#CC6677", "#882255", "#AA4499", "#BBBBBB"),
@@ -39,7 +39,7 @@ def draw_partition(
 ) -> None:
     """Draw `counts` [clients, classes] to `path`: png, svg or pdf by its suffix.
 
-    Up to 20 clients are all drawn; of more, `most` chosen at random by `seed`.
+    Up to 20 clients are all drawn; of more, a random sample of `most`, seeded by `seed`.
     """
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"the picture's name is {path.name}; it must end in {', '.join(FORMATS)}")
@@ -74,7 +74,7 @@ def class_colours(classes: int) -> list[Any]:
 
 
 def spans(counts: NDArray[np.integer[Any]]) -> list[tuple[int, float, float]]:
-    """One client's shares as a bar: for each class that it has, where its part starts and how wide it is."""
+    """Return the bar of one client: the index, start and width of each class that it has."""
     present = np.flatnonzero(counts)
     widths = counts[present] / max(counts.sum(), 1)
     return list(zip(present.tolist(), (np.cumsum(widths) - widths).tolist(), widths.tolist()))
@@ -87,7 +87,7 @@ def _draw_bar(axes: Axes, place: int, counts: NDArray[np.integer[Any]], colours:
         (place - 0.4, 0.8),
         facecolors=[colours[c] for c, _, _ in parts],
         edgecolors="white",
-        linewidth=0.6 if len(colours) <= len(TEN_COLOURS) else 0.2,  # many thin bars would drown in white
+        linewidth=0.6 if len(colours) <= len(TEN_COLOURS) else 0.2,  # wide edges would cover thin bars
     )
 
 

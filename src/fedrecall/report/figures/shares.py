@@ -1,4 +1,4 @@
-"""Class shares of ten clients, a panel for each alpha among the runs."""
+"""Class shares of ten clients, with a panel for each alpha among the runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedrecall.runs.reader import RunRecord
 
 CLIENTS = 10
 MOST_PANELS = 6
-# Neighbouring classes get other hatches too, which also show in grey.
+# Neighbouring classes also differ in their hatches, which are visible in grey.
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx")
 
 
 def draw_shares(methods: list[Method]) -> Figure | None:
-    """None where no run says who has which classes."""
+    """Draw the class shares; return None if no run has class counts."""
     panels: dict[str, RunRecord] = {}
     for method in methods:
         for run in method.runs:

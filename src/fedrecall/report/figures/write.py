@@ -1,7 +1,7 @@
 """Figures for papers: PNG, SVG and PDF, readable in grey and by colour-blind readers.
 
-For any runs, what the paper draws of its own: the matrices (its Figures 3 and 7), forgetting and accuracy over the
-rounds (4 and 5), class shares (2 and 8) and accuracy against a setting (6).
+The kinds are those of the paper: matrices (its Figures 3 and 7), forgetting and accuracy over the rounds (4 and
+5), class shares (2 and 8) and accuracy against a setting (6).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STYLE: dict[Any, Any] = {
     "axes.grid": True,
     "grid.alpha": 0.25,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text
+    "svg.fonttype": "none",  # keep text as text
     "pdf.fonttype": 42,
     "savefig.dpi": 200,
     "svg.hashsalt": "fedrecall",  # equal runs give equal files
@@ -47,8 +47,7 @@ STYLE: dict[Any, Any] = {
 def write_figures(
     methods: list[Method], folder: Path, rounds: tuple[int, ...] = (), names: Sequence[str] | None = None
 ) -> list[Path]:
-    """Draw all that these runs have or, of that, what has one of these names. `rounds`: of the matrices; default:
-    the last that was probed."""
+    """Draw all figures, or only those in `names`; `rounds` are those of the matrices (default: last probed)."""
     with rc_context(STYLE):
         drawn = figures(methods, rounds)
         wanted = drawn if names is None else {name: drawn[name] for name in names if name in drawn}
@@ -56,7 +55,7 @@ def write_figures(
 
 
 def figures(methods: list[Method], rounds: tuple[int, ...] = ()) -> dict[str, Figure]:
-    """Each figure by its file's name."""
+    """Return the figures by file name; raise an `InputError` if one of `rounds` was not probed."""
     known = probed_rounds(methods)
     for wanted in rounds:
         if wanted not in known:
@@ -80,14 +79,14 @@ def _saved(figure: Figure, folder: Path, name: str) -> list[Path]:
             date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(path.suffix[1:], {})
             with replace_file(path) as beside:
                 figure.savefig(beside, metadata=date)
-            figure.set_layout_engine("none")  # the places stay as they were found, which takes most of the time
-    except OSError as error:  # of the folder: the files tell their own
+            figure.set_layout_engine("none")  # reuse the layout, which takes most of the time
+    except OSError as error:  # about the folder: `replace_file` explains those of files
         raise InputError(f"the figures cannot be written to {str(folder)!r}: {error.strerror}") from None
     return paths
 
 
 def draw_curves(methods: list[Method], keys: tuple[str, ...], titles: tuple[str, ...]) -> Figure | None:
-    """Metrics over the rounds side by side, a line for each method, with a band of one standard deviation."""
+    """Draw metrics over the rounds side by side, a line per method, with a band of one standard deviation."""
     if not any(curve(method, keys[0]) for method in methods):
         return None
     legend_rows = -(-len(methods) // 2)
@@ -136,17 +135,17 @@ def _band(methods: list[Method]) -> str:
 
 
 def _legend(figure: Figure, title: str = "") -> None:
-    """Below, in as many columns as fit."""
+    """Draw the legend below, in as many columns as fit."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     if len(names) < 2 and not title:
         return
-    room = figure.get_figwidth() / (0.6 + 0.07 * max(map(len, names)))  # inches: a line, then its letters
+    room = figure.get_figwidth() / (0.6 + 0.07 * max(map(len, names)))  # inches: the line sample, then the letters
     columns = max(1, min(len(names), int(room), 3))
     figure.legend(handles, names, loc="outside lower center", ncols=columns, title=title or None)
 
 
 def draw_ablation(ablation: Ablation) -> Figure:
-    """Final accuracy against one setting, with one standard deviation over seeds."""
+    """Draw final accuracy against one setting, with one standard deviation over seeds."""
     figure = Figure(figsize=(5.2, 3.6), layout="constrained")
     axes = figure.subplots()
     for series in ablation.series:
@@ -166,6 +165,6 @@ def draw_ablation(ablation: Ablation) -> Figure:
     axes.set_xlabel(ablation.title)
     axes.set_ylabel("final accuracy, %")
     if np.ptp([x for series in ablation.series for x in series.mean]) < 1e-3:
-        axes.margins(y=0.5)  # a difference in the fourth digit should not look like one
+        axes.margins(y=0.5)  # do not magnify a difference in the fourth digit
     _legend(figure)
     return figure

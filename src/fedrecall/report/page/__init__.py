@@ -1,4 +1,4 @@
-"""The page about runs: one file that works offline."""
+"""The report page: one file that works offline."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The page's charts as Plotly's figures, in plain values: what is drawn. How it looks is in page.js.
+"""The page's charts as plain values for Plotly; page.js adds their style.
 
-Plotly reads a little HTML in its texts, so every text of a user's goes through `shown`.
+Plotly interprets some HTML in texts, so every user text goes through `escape`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from fedrecall.report.wording import count_of, points
 from fedrecall.runs.reader import RunRecord, is_number
 
 Figure = dict[str, Any]
-MOST_CLIENTS = 12  # in a picture of them
-MOST_NAMED = 200  # whose classes are told
-MOST_TICKS = 10  # rounds that each have one
+MOST_CLIENTS = 12  # in a chart of clients
+MOST_NAMED = 200  # clients whose classes are listed
+MOST_TICKS = 10  # rounds with a tick each
 LOST, GAINED = "#e88a4a", "#3a86c8"  # as in the matrices
 
 
 def escape(text: object) -> str:
-    """As text, whatever it looks like."""
+    """Return text with `&`, `<` and `>` escaped."""
     return html.escape(str(text), quote=False)
 
 
 def plain(values: np.ndarray, digits: int = 5) -> list[float | None]:
-    """Numbers for JSON, with as many digits as a reader sees."""
+    """Return numbers for JSON, with `digits` significant digits; None if not finite."""
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
@@ -51,9 +51,9 @@ def line_of(look: Look) -> Figure:
 
 
 def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
-    """A metric over the rounds, a line for each method and a band where it has several seeds.
+    """Return a metric over the rounds, a line per method, with a band for several seeds.
 
-    None where no method has more than one round of it: single dots say no more than the table.
+    None if no method has more than one round of it: single dots show no more than the table.
     """
     found = [(position, method, curve(method, key)) for position, method in enumerate(methods)]
     drawn = [(position, method, thin(line)) for position, method, line in found if line is not None]
@@ -62,10 +62,10 @@ def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
     traces = [trace for position, method, line in drawn for trace in _curve_traces(position, method, line, key)]
     vertical: Figure = {"title": metric_of(key).heading(title)}
     if key in ("forgetting", "learned"):
-        vertical["rangemode"] = "tozero"  # its sign is what matters
+        vertical["rangemode"] = "tozero"  # the sign matters
     horizontal: Figure = {"title": "round"}
     if max(int(line.rounds[-1]) for _, _, line in drawn) <= MOST_TICKS:
-        horizontal["dtick"] = 1  # there is no round 2.5
+        horizontal["dtick"] = 1  # no ticks between rounds
     return {"data": traces, "layout": {"xaxis": horizontal, "yaxis": vertical}, "curves": True}
 
 
@@ -86,7 +86,7 @@ def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list
 
 
 def _trace_style(position: int, method: Method, count: int, *, marker: int) -> Figure:
-    """Return what the lines of a method have in common; a line of few points has markers."""
+    """Return the style of a method's line; lines with few points get markers."""
     return {
         "name": escape(method.label),
         "mode": "lines+markers" if count <= 30 else "lines",
@@ -97,19 +97,19 @@ def _trace_style(position: int, method: Method, count: int, *, marker: int) -> F
 
 
 def number_format(key: str) -> str:
-    """Return the format in which d3 shows a number of this metric, followed by its unit."""
+    """Return the d3 format of this metric, followed by its unit."""
     metric = metric_of(key)
     return f"%{{y:{'+' if metric.signed else ''}.1f}} {metric.unit}" if metric.unit else "%{y:.4~g}"
 
 
 def class_figure(methods: list[Method]) -> Figure | None:
-    """Mean forgetting of each class, at clients that do not have it and at clients that do; a row each."""
+    """Return mean forgetting by class, with a row for clients without the class and one for clients with it."""
     rows, values = [], []
     for method in methods:
         found = by_class(method)
         if found is not None:
             present, absent = found
-            name = escape(method.label).replace(", ", ",<br>", 1)  # a phone has no room for long lines
+            name = escape(method.label).replace(", ", ",<br>", 1)  # long lines do not fit on a phone
             rows += [f"{name}<br>absent", f"{name}<br>present"]
             values += [absent, present]
     if not values:
@@ -136,12 +136,12 @@ def class_figure(methods: list[Method]) -> Figure | None:
 
 
 def unique(names: list[str]) -> list[str]:
-    """Categories of one name would fall together."""
+    """Return distinct names: Plotly would merge equal categories."""
     return [f"{name} ({place})" if names.count(name) > 1 else name for place, name in enumerate(names)]
 
 
 def client_figures(method: Method) -> tuple[Figure, Figure] | None:
-    """Who suffers most and who causes most, over a run's probes."""
+    """Return charts of the clients that suffer and that cause most forgetting; None without probes."""
     run = probed_run(method)
     if run is None:
         return None
@@ -174,7 +174,7 @@ def _bars(run: RunRecord, clients: Clients) -> Figure:
 
 
 def client_accuracy_figure(methods: list[Method]) -> Figure | None:
-    """The clients' accuracies at the last evaluated round, from the worst to the best, a line for each method."""
+    """Return clients' accuracies in the last evaluated round, from worst to best, a line per method."""
     traces = []
     for position, method in enumerate(methods):
         run = next((run for run in method.runs if run.clients), None)
@@ -204,7 +204,7 @@ def client_accuracy_figure(methods: list[Method]) -> Figure | None:
 
 
 def share_figure(run: RunRecord) -> Figure | None:
-    """Which classes some clients have: a row a client."""
+    """Return the class shares of some clients, a row per client; None without class counts."""
     if run.class_counts is None or not len(run.class_counts):
         return None
     counts, names = run.class_counts, class_names(run)
@@ -234,7 +234,7 @@ def share_figure(run: RunRecord) -> Figure | None:
 
 
 def ablation_figure(ablation: Ablation) -> Figure:
-    """Final accuracy against one setting."""
+    """Return final accuracy against one setting."""
     traces = []
     for series in ablation.series:
         spread = [deviation or 0 for deviation in series.sd]

@@ -1,4 +1,4 @@
-"""The page about one or more runs: one file that works offline, on a phone and on a wide screen."""
+"""Build the page about one or more runs: one file that works offline, on a phone and on a wide screen."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from fedrecall.runs.reader import RunRecord, find_runs, load
 from fedrecall.titles import Titles
 from fedrecall.version import __version__
 
-# In which order the chooser of metrics offers them; others follow.
+# The first metrics in the page's chooser, in order; others follow.
 FIRST = ("val_accuracy", "test_accuracy", "val_accuracy_mean", "val_accuracy_worst", "val_accuracy_macro")
 DASH_ARRAYS = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "8 3 2 3"}
 
 
 def write_report(runs: list[Path], out: Path, titles: Titles) -> Path:
-    """Write the page about these runs' folders to `out`."""
+    """Write the page about the runs in these folders to `out`."""
     return write_page(group([load(path) for path in find_runs(runs)], titles), out)
 
 
@@ -56,7 +56,7 @@ def write_page(methods: list[Method], out: Path) -> Path:
 
 
 def page(methods: list[Method]) -> str:
-    """The page's text. Jinja escapes every value; the chart library's own text and ours are marked as they are."""
+    """Return the page's HTML. Jinja escapes every value except the style, the scripts and their data."""
     from plotly.offline import get_plotlyjs
 
     library, script = get_plotlyjs(), _file("page.js")
@@ -106,7 +106,7 @@ def page(methods: list[Method]) -> str:
 
 
 def page_data(methods: list[Method]) -> dict[str, Any]:
-    """The figures, matrices and texts that the script draws."""
+    """Return the figures, matrices and texts that page.js draws."""
     figures: dict[str, Any] = {
         "classes": charts.class_figure(methods),
         "client-accuracy": charts.client_accuracy_figure(methods),
@@ -161,14 +161,14 @@ def _heatmaps(methods: list[Method]) -> list[dict[str, Any]]:
 
 
 def diagnosis(methods: list[Method], warned: list[Warning]) -> tuple[list[str], list[str]]:
-    """The sentences of a diagnosis, and its notes, but for those that are among the page's warnings anyhow."""
+    """Return the sentences and notes of a diagnosis, without notes that repeat the page's warnings."""
     sentences, notes = saved_sentences([run for method in methods for run in method.runs])
     texts = tuple(warning.text for warning in warned)
     return sentences, [note for note in notes if not note.endswith(texts)]
 
 
 def _about(method: Method) -> str:
-    """The mean forgetting, with what was learned beside it."""
+    """Return a caption with mean forgetting and learning over all probes."""
     if not (method.values("forgetting") and method.values("learned")):
         return ", points"
     lost, gained = (mean_and_deviation(method.values(key), signed=True) for key in ("forgetting", "learned"))
@@ -176,7 +176,7 @@ def _about(method: Method) -> str:
 
 
 def definitions() -> dict[str, str]:
-    """The definition of each number in the tables: of a run where it has one, else of a round."""
+    """Return the definition of each number in the tables; a run's definition takes precedence over a round's."""
     words = {name: metric.words for name, metric in {**METRICS, **SUMMARY}.items()} | TABLE_WORDS
     return {key: text.replace("`", "") for key, text in words.items()}
 
@@ -193,7 +193,7 @@ def title(methods: list[Method]) -> str:
 
 
 def partitions(methods: list[Method]) -> list[tuple[RunRecord, str]]:
-    """Each partition once, with the methods that use it."""
+    """Return each partition once (at most `MOST_CARDS`), with the methods that use it unless all do."""
     users: dict[str, tuple[RunRecord, list[str]]] = {}
     for method in methods:
         for run in method.runs:
@@ -205,11 +205,11 @@ def partitions(methods: list[Method]) -> list[tuple[RunRecord, str]]:
     ]
 
 
-MOST_CARDS = 6  # of partitions; more seeds' cards say nothing new
+MOST_CARDS = 6  # of partitions; cards of more seeds add nothing
 
 
 def commands(methods: list[Method]) -> list[tuple[RunRecord, str]]:
-    """For each run, what repeats it; empty where a recipe cannot build what Python gave."""
+    """Return each run with the command that repeats it; empty if parts of the run were given in Python."""
     found = []
     for method in methods:
         for run in method.runs:
@@ -219,7 +219,7 @@ def commands(methods: list[Method]) -> list[tuple[RunRecord, str]]:
 
 
 def file_name(run: RunRecord) -> str:
-    """Of the recipe as it is saved from the page: only letters that need no quoting in any shell."""
+    """Return the file name of a recipe saved from the page, in characters that need no quoting in any shell."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in run.path.resolve().name)
     return f"{name.strip('-.') or 'run'}.yaml"
 
@@ -233,7 +233,7 @@ def as_link(text: str) -> str:
 
 
 def for_script(value: Any) -> str:
-    """JSON that can stand in a page: no text in it can end the element that it stands in."""
+    """Return JSON that is safe in a script element: no text in it can close the element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -241,7 +241,7 @@ def for_script(value: Any) -> str:
 
 
 def content_hash(text: str) -> str:
-    """The hash by which the page's policy allows a script to run, and no other."""
+    """Return the hash that allows a script to run under the page's content security policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
