@@ -37,10 +37,9 @@ class Objective:
 
     @property
     def asks_population(self) -> frozenset[str]:
-        """Return {"shares"} to request `labels.pooled`, the class shares over all clients.
-
-        Clients disclose them as a sum, in which secure aggregation can hide each client's part. If they are
-        unknown, the clients are asked for them, or the objective is refused."""
+        """Return {"shares"} to request `labels.pooled`, the class shares over all clients. Clients disclose them
+        as a sum, in which secure aggregation can hide each client's part. Unknown shares are requested from the
+        clients, or the objective is refused."""
         return NOTHING
 
     prior_key: ClassVar[str] = "evaluation.prior"  # the recipe key that chooses what the model is meant for
@@ -65,7 +64,7 @@ class Objective:
         raise NotImplementedError
 
     def on(self, device: torch.device) -> Objective:
-        """Return the objective with its own tensors on a device. The worker moves the results of `prepare`."""
+        """Return the objective with its own tensors on a device. The caller moves the results of `prepare`."""
         return self
 
     def check(self, num_classes: int) -> None:

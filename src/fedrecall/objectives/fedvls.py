@@ -38,7 +38,7 @@ class FedVLS(Objective):
 
     @property
     def mute_on_one_class(self) -> bool:
-        return True  # there is no other class to suppress, and distillation starts at its minimum, the teacher
+        return True  # suppression needs samples of another class, and distillation starts at the teacher
 
     @property
     def meant_for(self) -> str:
