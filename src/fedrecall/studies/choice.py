@@ -25,9 +25,9 @@ def window_of(record: RunRecord) -> int:
 
 
 def choose(cells: Sequence[Cell], keys: Sequence[str], scores: Mapping[str, Sequence[float | None]]) -> list[Cell]:
-    """Return the cell with the highest mean score, the first if equal, of each group that differs in `keys` only.
+    """Return the cell with the highest mean score, or the first of equals, of each group differing in `keys` only.
 
-    `scores` has a score for each run of a cell, None if it is not finished. A cell with unfinished runs is chosen
+    `scores` has a score for each run of a cell, None for unfinished runs. A cell with unfinished runs is chosen
     only if no cell of its group is complete."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:

@@ -124,7 +124,7 @@ def shipped() -> dict[str, Path]:
 
 
 def load_design(source: str, grid: Mapping[str, Sequence[Any]] | None = None, **given: Any) -> Design:
-    """Return the design of a study, by name or file, or a new design for a recipe, with `grid` added to its grid.
+    """Return the design of a study, by name or file, or a new design for a recipe; `grid` updates its grid.
 
     Other arguments that are not None replace the file's values.
     """

@@ -48,7 +48,7 @@ def costs(runs: Sequence[PlannedRun]) -> Mapping[PlannedRun, Cost]:
 
 
 def seconds_left(costs: Mapping[PlannedRun, Cost], states: Mapping[Slot, State], jobs: int) -> float:
-    """Return the seconds until these runs are done with `jobs` at once; runs that have begun count in part."""
+    """Return the seconds until these runs are done with `jobs` at once; rounds that are done do not count."""
     left = [cost.seconds * (1 - states[run.slot].rounds / run.recipe.rounds) for run, cost in costs.items()]
     return max([sum(left) / max(jobs, 1), *left], default=0.0)
 
