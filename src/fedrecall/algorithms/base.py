@@ -12,7 +12,7 @@ from fedrecall.algorithms.context import ClientUpdate, ServerContext
 from fedrecall.optimisers import SGD, Optimiser
 from fedrecall.vector import Slot, Tensors
 
-Finished = tuple[Tensors, Tensors]  # what a client sends, and its new state
+Finished = tuple[Tensors, Tensors]  # the tensors that a client sends, and its new state
 Totals = dict[str, float]  # the sum of the clients' weights for each sent tensor
 
 
@@ -68,7 +68,7 @@ class Algorithm:
     facts: ClassVar[frozenset[str]] = frozenset()  # sent tensors that are numbers about an update, not parts of it
     pooled: ClassVar[bool] = False  # one client with the data of all replaces the sampled clients
     exchanges: ClassVar[bool] = True  # clients send something to the server; False for the two bounds
-    assumes_sgd: ClassVar[str | None] = None  # why local steps must be those of SGD
+    assumes_sgd: ClassVar[str | None] = None  # the reason, if local steps must be those of SGD
     divides_by_rate: ClassVar[bool] = False  # the local rate must not be zero
     # Derived from the methods that a class overrides or inherits, so that unused steps cost nothing.
     keeps_state: ClassVar[bool] = False  # clients keep state between rounds (`init_client`)
@@ -115,7 +115,7 @@ class Algorithm:
         raise NotImplementedError
 
     def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:
-        """Return what the client sends after its last local step, and its new state.
+        """Return the tensors that the client sends after its last local step, and its new state.
 
         `extra` has "fisher" if `needs` names it: the mean over the client's samples of the squared gradient of
         each sample's cross-entropy at y.

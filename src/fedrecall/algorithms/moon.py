@@ -1,4 +1,4 @@
-"""MOON: a contrastive term on the representations by the local, global and previous local model."""
+"""MOON: a contrastive term on the representations of the local, global and previous local model."""
 
 from __future__ import annotations
 

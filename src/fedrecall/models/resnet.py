@@ -16,8 +16,8 @@ from fedrecall.titles import titled
 Norm = Literal["batch", "group", "none"]
 Variant = Literal["paper", "authors"]
 
-GROUPS = 2  # of group norm
-STRIDES = (1, 2, 2, 2)  # of the four stages, which have w, 2w, 4w and 8w channels
+GROUPS = 2  # in group norm
+STRIDES = (1, 2, 2, 2)  # one per stage; the stages have w, 2w, 4w and 8w channels
 SMALLEST = 16  # pixels per side: the last stage has an eighth of them
 
 

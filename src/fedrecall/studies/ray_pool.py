@@ -1,4 +1,4 @@
-"""Runs of a study in parallel on a Ray cluster or this machine, bitwise equal to those of the engine `serial`.
+"""Execute a study's runs in parallel with Ray, on a cluster or this machine, with the bits of `serial`.
 
 A run whose actor or node dies is resumed by another actor from its last checkpoint in the study's folder.
 """
