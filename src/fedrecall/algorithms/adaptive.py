@@ -1,4 +1,4 @@
-"""What FedAdam, FedYogi and FedAdagrad share: a server step scaled by a second moment of the mean update."""
+"""Base of FedAdam, FedYogi and FedAdagrad: a server step scaled by a second moment of the mean update."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Adaptive(Algorithm):
 
     Reddi et al., "Adaptive Federated Optimization", ICLR 2021, arXiv 2003.00295.
 
-    D = sum_i p_i (y_i - x); m <- beta1 m + (1 - beta1) D; x <- x + server_lr m / (sqrt(v) + tau), where v, which
-    starts at tau^2, is what the subclasses differ in. There is no bias correction.
+    D = sum_i p_i (y_i - x); m <- beta1 m + (1 - beta1) D; x <- x + server_lr m / (sqrt(v) + tau). The subclasses
+    differ in the update of v, which starts at tau^2. There is no bias correction.
     """
 
     server_lr: Annotated[Rate, "eta: step of the server"] = 0.01

@@ -1,4 +1,4 @@
-"""The two bounds that a federated method lies between: all data in one place, and no exchange at all."""
+"""Upper and lower bound of federated methods: centralised training on all data, and no exchange at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class Centralised(Algorithm):
-    """The upper bound: one client with all training data, as many steps a round as the sampled clients would take.
+    """The upper bound: one client trains on all data, for as many steps as the sampled clients would take.
 
     Its label shares are those of all training data.
     """
@@ -26,8 +26,8 @@ class Centralised(Algorithm):
 class LocalOnly(Algorithm):
     """The lower bound: every client trains its own model and nothing is exchanged.
 
-    A client's model and buffers are its state. Accuracies are means over the clients' models, of which those that
-    have not trained yet are the initial one.
+    A client's model and buffers are its state. Accuracies are means over the clients' models; a client that has
+    not trained yet has the initial model.
     """
 
     title: ClassVar[str] = "Local only"

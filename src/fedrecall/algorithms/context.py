@@ -1,4 +1,4 @@
-"""What an algorithm that aggregates single updates is given."""
+"""Inputs of algorithms that aggregate single updates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedrecall.vector import FlatModel, Tensors
 
 
 class ClientUpdate(Protocol):
-    """The update of one client, as the server has it. Its tensors stay valid after the round."""
+    """One client's update as the server received it. Its tensors stay valid after the round."""
 
     @property
     def client(self) -> int: ...
@@ -23,7 +23,7 @@ class ClientUpdate(Protocol):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """The weight of each sent tensor in a weighted sum."""
+        """Return the weight of each sent tensor in a weighted sum."""
 
     @property
     def samples(self) -> int: ...
@@ -33,25 +33,25 @@ class ClientUpdate(Protocol):
 
     @property
     def loss(self) -> float:
-        """The mean over the client's steps."""
+        """Return the mean loss over the client's steps."""
 
 
 class UnlabelledData(Protocol):
-    """Samples that the server has, without labels."""
+    """Unlabelled samples on the server."""
 
     def __len__(self) -> int: ...
 
     def batch(self, positions: Tensor) -> Tensor:
-        """Return the samples at these positions, as the model takes them."""
+        """Return the samples at these positions as input of the model."""
 
 
 @dataclass(frozen=True)
 class ServerContext:
-    """What the server has at hand in a round, beside the updates."""
+    """The server's inputs in a round, beside the updates."""
 
     round: int
-    clients: int  # N: those that may train
-    build_model: Callable[[], FlatModel]  # with its initial weights; `load` gives it others
+    clients: int  # N: the clients that may train
+    build_model: Callable[[], FlatModel]  # the model with its initial weights; `load` replaces them
     stream: Callable[[], np.random.Generator]  # random numbers of this round, the same ones at each call
     class_counts: Callable[[int], Tensor]  # a client's training samples by class, if the algorithm discloses them
-    server_data: UnlabelledData | None = None  # what the recipe's key `server_data` names
+    server_data: UnlabelledData | None = None  # the data named by the recipe's key `server_data`

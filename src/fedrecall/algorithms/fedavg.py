@@ -1,4 +1,4 @@
-"""FedAvg, the weighted mean of the clients' models."""
+"""FedAvg: the weighted mean of the clients' models."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class FedAvg(Algorithm):
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017,
     arXiv 1602.05629.
 
-    x <- sum_i p_i y_i with p_i = n_i / sum_S n. The sum of the models themselves, not of their differences to x:
-    with one client it is then that client's model to the bit.
+    x <- sum_i p_i y_i with p_i = n_i / sum_S n. The models themselves are summed, not their differences to x, so
+    that one client alone gives its own model bitwise.
     """

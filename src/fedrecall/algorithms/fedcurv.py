@@ -1,4 +1,4 @@
-"""FedCurv: a client is held back where the others' losses curve."""
+"""FedCurv: a penalty weighted by the other clients' Fisher information."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class FedCurv(Algorithm):
-    """FedAvg whose clients are held back where the others' losses curve.
+    """FedAvg with a penalty weighted by the other clients' Fisher information.
 
     Shoham et al., "Overcoming Forgetting in Federated Learning on Non-IID Data", 2019, arXiv 1910.07796.
 

@@ -1,4 +1,4 @@
-"""FedDyn: a dynamic regulariser makes the clients' optima agree with the server's."""
+"""FedDyn: a dynamic regulariser aligns the clients' optima with the server's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class FedDyn(Algorithm):
-    """A dynamic regulariser that makes the clients' optima agree with the server's.
+    """A dynamic regulariser aligns the clients' optima with the server's.
 
     Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, arXiv 2111.04263.
 

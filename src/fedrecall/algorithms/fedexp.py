@@ -1,4 +1,4 @@
-"""FedExP: the server steps further where the clients disagree."""
+"""FedExP: larger server steps when the clients' updates disagree."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class FedExP(Algorithm):
-    """FedAvg that steps further where the clients disagree.
+    """FedAvg with a larger server step when the clients' updates disagree.
 
     Jhunjhunwala, Wang and Joshi, "FedExP: Speeding Up Federated Averaging via Extrapolation", ICLR 2023,
     arXiv 2301.09604.
 
     D_i = y_i - x; eta = max(1, sum_i p_i |D_i|^2 / (2 (|D|^2 + eps))) with D = sum_i p_i D_i; x <- x + eta D.
-    The mean of the last two iterates is evaluated: single ones swing. The authors' code has S eps for S clients in
-    place of eps (set `eps` to it), lets it decay over the rounds, and does not average in round 1.
+    The mean of the last two iterates is evaluated, because single iterates oscillate. The authors' code uses S eps
+    for S clients (set `eps` to it), which decays over the rounds, and does not average in round 1.
     """
 
     eps: Annotated[Scale, "keeps eta finite where the updates cancel"] = 1e-3

@@ -1,4 +1,4 @@
-"""FedNova: updates are normalised by the steps behind them."""
+"""FedNova: updates are normalised by the number of local steps."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class FedNova(Algorithm):
-    """FedAvg of updates that are normalised by the steps behind them.
+    """FedAvg of updates that are normalised by the number of local steps.
 
     Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
     NeurIPS 2020, arXiv 2007.07481.
 
     d_i = (x - y_i) / |a_i|_1; x <- x - tau_eff sum_i p_i d_i with tau_eff = sum_i p_i |a_i|_1.
-    With equal sizes and equal steps this is FedAvg: it differs where clients take unequal numbers of steps.
+    With equal sizes and equal steps this is FedAvg; it differs if clients take unequal numbers of steps.
     """
 
     mu: Annotated[Rate, "strength of a proximal term in the clients' steps, as in FedProx"] = 0.0

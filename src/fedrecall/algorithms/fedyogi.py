@@ -15,7 +15,7 @@ class FedYogi(WithMomentum):
 
     Reddi et al., "Adaptive Federated Optimization", ICLR 2021, arXiv 2003.00295.
 
-    As FedAdam, but v moves towards D^2 by a step that does not depend on v:
+    Like FedAdam, but v moves towards D^2 by a step whose size does not depend on v:
     v <- v - (1 - beta2) D^2 sign(v - D^2)
     """
 

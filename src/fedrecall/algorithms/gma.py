@@ -1,4 +1,4 @@
-"""GMA: coordinates on which the clients disagree move less."""
+"""GMA: smaller server steps in coordinates where the clients disagree in sign."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class GMA(Algorithm):
-    """FedAvg in which coordinates that the clients disagree on move less.
+    """FedAvg with smaller server steps in coordinates where the clients disagree in sign.
 
     Tenison et al., "Gradient Masked Averaging for Federated Learning", TMLR 2023, arXiv 2201.11986.
 

@@ -1,4 +1,4 @@
-"""MOON: a client's representation stays near the global one and away from its own of the last round."""
+"""MOON: a contrastive term on the representations of the local, global and previous local model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class Moon(Algorithm):
-    """A contrastive term keeps the representation near the global model's.
+    """A contrastive term keeps the representation close to the global model's.
 
     Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021, arXiv 2103.16257.
 
     The loss gains -mu log [e^(sim(z, z_glob)/T) / (e^(sim(z, z_glob)/T) + e^(sim(z, z_prev)/T))], sim the cosine.
-    There is no projection head, a deviation from the paper: the representation is the model's own. For a client's
-    first round z_prev is z_glob, whose term has no gradient.
+    Unlike in the paper there is no projection head: the representation is the model's own. In a client's first
+    round z_prev is z_glob, so the term has no gradient.
     """
 
     mu: Annotated[Rate, "strength of the contrastive term"] = 1.0
@@ -37,7 +37,7 @@ class Moon(Algorithm):
 
     def penalty(self, features: Tensor, global_features: Tensor, previous_features: Tensor) -> Tensor:
         z, z_glob, z_prev = (F.normalize(z, eps=1e-8) for z in (features, global_features, previous_features))
-        # -log [e^a / (e^a + e^b)] = log(1 + e^(b - a)), where equal representations cancel to the bit
+        # -log [e^a / (e^a + e^b)] = log(1 + e^(b - a)), in which equal representations cancel bitwise
         return self.mu * F.softplus((z * (z_prev - z_glob)).sum(1) / self.temperature).mean()
 
     def finish(self, y: Tensor, server: Tensors, client: Tensors, local: LocalSteps, extra: Tensors) -> Finished:

@@ -14,7 +14,7 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class Scaffold(Algorithm):
-    """Control variates take the clients' drift out of their steps.
+    """Control variates correct the clients' drift in their local steps.
 
     Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020, arXiv
     1910.06378, option II: steps along g - c_i + c, then c_i+ = c_i - c + (x - y) / (K lr), where momentum makes K

@@ -1,4 +1,4 @@
-"""The models, by name: functions of the sample's shape and the number of classes."""
+"""The models by name: functions of the sample shape and the number of classes."""
 
 from __future__ import annotations
 

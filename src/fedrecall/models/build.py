@@ -1,4 +1,4 @@
-"""Making a job's model, and finding what is wrong with it before it trains."""
+"""Build a job's model and check it before training."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def build_model(
     threads: int,
     device: torch.device = HERE,
 ) -> FlatModel:
-    """The model with its initial weights, which are a function of the seed, as flat vectors."""
+    """Return the model as flat vectors, with initial weights that are a function of the seed."""
     with fixed_torch_state(), default_generator(seed, "init"), torch_threads(threads), UniformDraws():
         module = make_model()
         if torch.get_default_dtype() != torch.float32:
-            # A module that was imported for it has set another one, which those made after it will not see.
+            # Importing the user's module has set another default dtype, which later models would not get.
             torch.set_default_dtype(torch.float32)
             with default_generator(seed, "init"):
                 module = make_model()
@@ -47,25 +47,25 @@ def build_model(
 
 
 def least_samples(module: nn.Module) -> int:
-    """How many samples a training batch needs: batch norm has no statistics of one."""
+    """Return the smallest training batch: 2 with batch norm, which has no statistics of one sample."""
     return 2 if any(isinstance(inner, nn.modules.batchnorm._BatchNorm) for inner in module.modules()) else 1
 
 
 def has_statistics(module: nn.Module) -> bool:
-    """Does it normalise by statistics that it gathered in training?"""
+    """Whether the model normalises by running statistics."""
     norms = (inner for inner in module.modules() if isinstance(inner, nn.modules.batchnorm._BatchNorm))
     return any(norm.running_mean is not None for norm in norms)
 
 
 def trains_otherwise(module: nn.Module) -> bool:
-    """Does it answer otherwise in training than in eval mode, by batch norm or dropout?"""
+    """Whether batch norm or dropout makes the outputs in training mode differ from those in eval mode."""
     kinds = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     return any(isinstance(inner, kinds) for inner in module.modules())
 
 
 def refuse_broken_convolutions(module: nn.Module) -> None:
-    """oneDNN's gradient of a strided 1x1 convolution on few channels-last channels writes outside its memory
-    (oneDNN issue 6035): the process may crash, or go on with wrong numbers."""
+    """Raise an `InputError` for strided 1x1 convolutions on few channels: on channels last, oneDNN's gradient
+    writes out of bounds (oneDNN issue 6035), and the process may crash or continue with wrong numbers."""
     for name, layer in module.named_modules():
         if not isinstance(layer, nn.Conv2d) or set(layer.kernel_size) != {1} or set(layer.stride) == {1}:
             continue
@@ -81,15 +81,15 @@ def refuse_broken_convolutions(module: nn.Module) -> None:
 def strided_on_one_channel(module: nn.Module) -> list[nn.Conv2d]:
     """Return the convolutions on one channel with a stride along rows.
 
-    Where the strides of their images or weights are those of channels last, oneDNN reads beyond them if a row has
-    one output (torch 2.13).
+    If their images or weights have channels-last strides, oneDNN reads out of bounds for rows with one output
+    (torch 2.13).
     """
     convolutions = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     return [layer for layer in convolutions if layer.in_channels == 1 and layer.stride[1] != 1]
 
 
 def plain_strides_on_one_channel(module: nn.Module) -> None:
-    """Give images and weights of such convolutions the strides of channels first, which are the same memory."""
+    """Give images and weights of these convolutions channels-first strides, which address the same memory."""
     for layer in strided_on_one_channel(module):
         layer.weight.data = with_plain_strides(layer.weight.data)
         layer.register_forward_pre_hook(lambda _, inputs: (with_plain_strides(inputs[0]), *inputs[1:]))
@@ -100,16 +100,16 @@ def with_plain_strides(x: Tensor) -> Tensor:
 
 
 def contiguous_without_gradient(norm: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """Lay images out channels first where group norm's backward pass has to leave out their gradient: on channels
-    last it kills the process then (torch 2.13)."""
+    """Return images that need no gradient as channels first: on channels last, group norm's backward pass without
+    an input gradient kills the process (torch 2.13)."""
     if not inputs or inputs[0].requires_grad or not torch.is_grad_enabled():
         return None
-    # A copy, because strides of one channel pass for both layouts.
+    # Copy, because one-channel strides count as both layouts.
     return inputs[0].clone(memory_format=torch.contiguous_format), *inputs[1:]
 
 
 def check_outputs(flat: FlatModel, federation: Federation) -> None:
-    """Does the model take these samples and answer with a number for each class?"""
+    """Raise an `InputError` unless the model takes these samples and returns a score for each class."""
     was_training = flat.module.training
     x = dry_batch(federation, flat.w.dtype)
     try:
@@ -134,8 +134,8 @@ def check_outputs(flat: FlatModel, federation: Federation) -> None:
 
 
 def refuse_unknown_ids(module: nn.Module, federation: Federation) -> None:
-    """A token id out of range, before a device meets it: there it is noticed late, and ends all that the process
-    does there. On the CPU the model says so itself."""
+    """Raise an `InputError` for token ids out of range. On the CPU the model raises it itself; on a device the
+    error is noticed late and makes the device unusable for the process."""
     if isinstance(module, MeanEmbedding):
         for samples in (federation.train, federation.test):
             if samples is not None and np.issubdtype(samples.x.dtype, np.integer):
@@ -143,13 +143,13 @@ def refuse_unknown_ids(module: nn.Module, federation: Federation) -> None:
 
 
 def dry_batch(federation: Federation, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Two samples as the model sees them."""
+    """Return two samples as input of the model."""
     x, _ = federation.train.gather(torch.zeros(2, dtype=torch.long))
     return model_input(federation.transform(x), dtype)
 
 
 def model_input(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Floats in the model's precision; images channels last, which is how convolutions run here."""
+    """Return floats in the model's precision; images channels last, the layout that convolutions use here."""
     if x.is_floating_point():
         x = x.to(dtype)
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x

@@ -1,4 +1,4 @@
-"""A text model for token ids: the mean of the tokens' vectors, and a linear layer."""
+"""A text model for token ids: the mean of the token vectors and a linear layer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from fedrecall.options import Size
 
 
 class MeanEmbedding(nn.Module):
-    """linear(mean of the vectors of a text's tokens), without the padding; a text of padding only has mean zero.
+    """A linear layer on the mean of a text's token vectors without padding; the mean of padding alone is zero.
 
     The bag of words of Joulin et al., "Bag of Tricks for Efficient Text Classification", 2016, arXiv 1607.01759.
-    Vectors start normal with variance 1 (that of `padding` at zero) and the linear layer as PyTorch
-    initialises it.
+    Vectors start normal with variance 1 (that of `padding` at zero), the linear layer with PyTorch's defaults.
     """
 
     def __init__(self, vocabulary: int, dimension: int, num_classes: int, padding: int | None) -> None:
@@ -30,7 +29,7 @@ class MeanEmbedding(nn.Module):
         if self.padding is None:
             mean = vectors.mean(1)
         else:
-            # Masked rather than trusted to be zero: an algorithm may move every weight.
+            # Mask the padding, because an algorithm may change its vector from zero.
             kept = (ids != self.padding).unsqueeze(2).to(vectors.dtype)
             mean = (vectors * kept).sum(1) / kept.sum(1).clamp(min=1)
         logits: Tensor = self.head(mean)
@@ -43,13 +42,13 @@ class MeanEmbedding(nn.Module):
             )
         try:
             vectors: Tensor = self.vectors(ids)
-        except IndexError:  # torch has looked at every id anyway, but does not say which is wrong
+        except IndexError:  # torch's error does not say which id is wrong
             self.refuse(int(ids.min()), int(ids.max()))
             raise
         return vectors
 
     def refuse(self, least: int, largest: int) -> None:
-        """An `InputError` if ids from the least to the largest are not all known."""
+        """Raise an `InputError` unless all ids from `least` to `largest` are in the vocabulary."""
         last = self.vectors.num_embeddings - 1
         if least < 0 or largest > last:
             wrong = least if least < 0 else largest
@@ -65,7 +64,7 @@ def embedding(
     dimension: Annotated[Size, "length of a token's vector"] = 64,
     padding: Annotated[int | None, "the id that fills up short texts and does not count; null: there is none"] = 0,
 ) -> MeanEmbedding:
-    """The mean of token vectors and a linear layer, for texts as token ids."""
+    """A linear layer on the mean of token vectors, for texts as token ids."""
     if len(sample_shape) != 1 or sample_shape[0] < 1:
         raise InputError(
             f"model embedding takes texts as vectors of token ids, but a sample of this data is {sample_shape}"

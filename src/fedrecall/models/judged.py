@@ -1,4 +1,4 @@
-"""A trained model whose logits are moved: towards other class shares than those that it was trained for."""
+"""A trained model with shifted logits, which adapt it to other class shares than those of its training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Shifted(nn.Module):
-    """A model and what is added to its logits, where its last layer has no bias to hold it."""
+    """A model and a shift of its logits, for models whose last layer has no bias to add it to."""
 
     shift: Tensor
 
@@ -24,7 +24,7 @@ class Shifted(nn.Module):
 
 
 def with_shift(model: nn.Module, shift: Tensor, sample_shape: Sequence[int]) -> nn.Module:
-    """The model in eval mode with the shift in the bias of its last layer or, where it has none, around it."""
+    """Return the model in eval mode with the shift in its last layer's bias or, without a bias, in a wrapper."""
     model.eval()
     last = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer.bias is not None]
     if not last or last[-1].out_features != len(shift):
@@ -34,7 +34,7 @@ def with_shift(model: nn.Module, shift: Tensor, sample_shape: Sequence[int]) -> 
         kept = bias.clone()
         bias.add_(shift)
         after = log_probabilities(model, sample_shape)
-        if before is None or after is None or not moved_by(shift, before, after):  # it is not the last layer
+        if before is None or after is None or not moved_by(shift, before, after):  # not the model's last layer
             bias.copy_(kept)
             return Shifted(model, shift)
     return model
@@ -42,7 +42,7 @@ def with_shift(model: nn.Module, shift: Tensor, sample_shape: Sequence[int]) -> 
 
 @torch.no_grad()
 def log_probabilities(model: nn.Module, sample_shape: Sequence[int]) -> Tensor | None:
-    """Of a batch with no meaning; None where the model does not take one."""
+    """Return the log probabilities of a dummy batch; None if the model takes none."""
     shape = torch.Size((4, *sample_shape))
     for batch in (torch.linspace(-1, 1, shape.numel()).view(shape), torch.ones(shape, dtype=torch.int64)):
         try:

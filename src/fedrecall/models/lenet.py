@@ -1,4 +1,4 @@
-"""LeNet: conv 6, conv 16, 400-120-84-C, for images of 28x28 and 32x32."""
+"""LeNet (conv 6, conv 16, 400-120-84-C) for images of 28x28 and 32x32 pixels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LeNet(nn.Module):
 
 @titled("LeNet")
 def lenet(sample_shape: tuple[int, ...], num_classes: int) -> LeNet:
-    """LeNet for images of 28x28 or 32x32, any number of channels."""
+    """LeNet for images of 28x28 or 32x32 pixels and any number of channels."""
     if len(sample_shape) != 3 or sample_shape[1:] not in ((28, 28), (32, 32)):
         raise InputError(
             f"model lenet takes images of 28x28 or 32x32, but a sample of this data is {sample_shape}"

@@ -1,4 +1,4 @@
-"""A multi-layer perceptron for vectors, tables, or flattened images."""
+"""A multi-layer perceptron for vectors, tables and flattened images."""
 
 from __future__ import annotations
 

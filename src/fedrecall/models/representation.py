@@ -1,4 +1,4 @@
-"""A sample's representation inside any model, by a hook on one of its modules."""
+"""Capture a sample's representation inside any model by a hook on one of its modules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fedrecall.errors import InputError, nearest
 
 
 class Representation:
-    """Catches the representation of each batch that goes through a model.
+    """Captures the representation of each batch that passes through a model.
 
-    It is the output of the module of the given name, or the input of the last nn.Linear, flattened.
+    It is the flattened output of the named module or, without a name, the flattened input of the last nn.Linear.
     """
 
     def __init__(self, module: nn.Module, name: str | None) -> None:
@@ -43,8 +43,8 @@ class Representation:
         self._value = output
 
     def take(self) -> Tensor:
-        """That of the last batch, [samples, features]."""
-        value, self._value = self._value, None  # kept, it would hold the graph of the step
+        """Return the representation of the last batch, [samples, features], and release it."""
+        value, self._value = self._value, None  # a kept reference would hold the graph of the step
         if not isinstance(value, Tensor):
             what = f"module {self.name!r} gave" if self.name else "the last nn.Linear was given"
             found = "nothing" if value is None else f"a {type(value).__name__}"

@@ -16,13 +16,13 @@ from fedrecall.titles import titled
 Norm = Literal["batch", "group", "none"]
 Variant = Literal["paper", "authors"]
 
-GROUPS = 2  # of group norm
-STRIDES = (1, 2, 2, 2)  # of the four stages, which have w, 2w, 4w and 8w channels
-SMALLEST = 16  # pixels a side: the last stage has an eighth of them
+GROUPS = 2  # in group norm
+STRIDES = (1, 2, 2, 2)  # one per stage; the stages have w, 2w, 4w and 8w channels
+SMALLEST = 16  # pixels per side: the last stage has an eighth of them
 
 
 def norm_layer(norm: Norm, channels: int) -> nn.Module:
-    """The layer that follows a convolution."""
+    """Return the layer that follows a convolution."""
     if norm == "batch":
         return nn.BatchNorm2d(channels)
     if norm == "group":
@@ -33,7 +33,7 @@ def norm_layer(norm: Norm, channels: int) -> nn.Module:
 class BasicBlock(nn.Module):
     """relu(branch(x) + shortcut(x)); the branch is conv, norm, relu, conv, norm.
 
-    The shortcut is the identity, or a 1x1 convolution and its norm where the block changes the shape.
+    The shortcut is the identity, or a 1x1 convolution and its norm if the block changes the shape.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int, norm: Norm, bias: bool) -> None:
@@ -44,8 +44,8 @@ class BasicBlock(nn.Module):
         self.norm2 = norm_layer(norm, channels)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or channels_in != channels:
-            # The 1x1 convolution has the block's stride: every stride-th pixel first, then stride 1, is the same.
-            # oneDNN's gradient of a strided one writes where it should not if it has few channels (oneDNN #6035).
+            # Pooling to every stride-th pixel, then stride 1, equals a strided 1x1 convolution, whose gradient in
+            # oneDNN writes out of bounds on few channels (oneDNN #6035).
             self.shortcut = nn.Sequential(
                 nn.AvgPool2d(kernel_size=1, stride=stride),
                 nn.Conv2d(channels_in, channels, kernel_size=1, bias=bias),
@@ -62,8 +62,8 @@ class ResNet18(nn.Module):
     """He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, arXiv 1512.03385.
 
     As Legate et al. (arXiv 2304.05260) use it on small images: a 3x3 stem of stride 1 and no max-pool before the
-    four stages of two blocks, then pooling and a linear head. Layers start as PyTorch initialises them; without
-    a norm as `initialise_without_norm` says.
+    four stages of two blocks, then pooling and a linear head. Layers have PyTorch's initial values or, without a
+    norm, those of `initialise_without_norm`.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ResNet18(nn.Module):
     ) -> None:
         super().__init__()
         channels, *sides = sample_shape
-        bias = norm == "none" or variant == "authors"  # a norm subtracts the mean, and a bias with it
+        bias = norm == "none" or variant == "authors"  # a norm has a bias of its own
         self.stem = nn.Conv2d(channels, width, kernel_size=3, padding=1, bias=bias)
         self.norm = norm_layer(norm, width)
         self.blocks = nn.Sequential()
@@ -95,12 +95,12 @@ class ResNet18(nn.Module):
 
     @torch.no_grad()
     def initialise_without_norm(self) -> None:
-        """The convolutions of Fixup (Zhang, Dauphin and Ma, ICLR 2019, arXiv 1901.09321), without its
-        multipliers and its zero head.
+        """Initialise the convolutions as Fixup does (Zhang, Dauphin and Ma, ICLR 2019, arXiv 1901.09321), without
+        its multipliers and its zero head.
 
-        Normal with variance 2 / fan-in and no bias; in the L = 8 branches the second convolution is zero and the
-        first is scaled by L^(-1/2). PyTorch's own start leaves next to no signal without a norm: it did not
-        train in a trial.
+        Weights are normal with variance 2 / fan-in, biases zero; in the L = 8 branches the second convolution is
+        zero and the first is scaled by L^(-1/2). PyTorch's defaults leave next to no signal without a norm: the
+        model did not train in a trial.
         """
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -114,8 +114,9 @@ class ResNet18(nn.Module):
 
 
 def pooled_side(pixels: int) -> int:
-    """How many places a side AvgPool(3, 2) leaves of an image: 1 of 32 pixels (and of 28), as the last stage has
-    4 then; the fourth row and column are in no window. 0: it does not fit.
+    """Return the side of the output of AvgPool(3, 2) for an image with `pixels` per side; 0 if it does not fit.
+
+    32 and 28 pixels give 1: the last stage has 4 rows and columns, of which the fourth are in no window.
 
     >>> [pooled_side(pixels) for pixels in (16, 24, 28, 32, 40, 64)]
     [0, 1, 1, 1, 2, 3]
@@ -132,7 +133,7 @@ def resnet18(
     width: Annotated[Size, "channels of the first stage; the others have 2, 4 and 8 times as many"] = 64,
     variant: Annotated[Variant, "paper | authors: conv biases, AvgPool(3, 2) for global pooling"] = "paper",
 ) -> ResNet18:
-    """ResNet-18 for images of 16x16 and more, any number of channels."""
+    """ResNet-18 for images of at least 16x16 pixels and any number of channels."""
     for key, given, known in (("norm", norm, get_args(Norm)), ("variant", variant, get_args(Variant))):
         if given not in known:
             raise InputError(f"model.{key} is {given!r}; one of {', '.join(known)} was expected")

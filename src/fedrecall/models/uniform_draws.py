@@ -1,4 +1,4 @@
-"""Uniform draws with the same bits on every machine: torch's kernel rounds once or twice, by instruction set."""
+"""Uniform draws with the same bits on every machine: torch's own rounding depends on the instruction set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class UniformDraws(TorchDispatchMode):
-    """Inside, `uniform_` of float32 on the CPU rounds low + u (high - low) once, as torch does with AVX2."""
+    """Context in which float32 `uniform_` on the CPU rounds low + u (high - low) once, as torch with AVX2 does."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Weights that a user gives: read from a file, compared with the model name by name, loaded into it."""
+"""Read weights from a user's file, check them against a model, and load them into it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from fedrecall.errors import InputError
 from fedrecall.vector import Tensors
 
-# The types that a model's weights are made from. Complex and 8-bit numbers would lose what they mean.
+# The accepted dtypes. Complex and 8-bit float weights would lose their meaning in a model's dtype.
 READ = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 READ |= {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
 
 
 def read_weights(path: Path) -> Tensors:
-    """The tensors of a safetensors file. No other kind is read: a pickle can run anything."""
+    """Return the tensors of a safetensors file. Pickles are refused, because they can run arbitrary code."""
     if not path.is_file():
         raise InputError(f"there is no file {str(path)!r} with weights")
     try:
@@ -32,10 +32,10 @@ def read_weights(path: Path) -> Tensors:
 
 
 def check_weights(given: Mapping[str, Tensor], module: nn.Module, what: str) -> None:
-    """Are these the weights of this model? If not, a sentence about the first that is not."""
+    """Raise an `InputError` about the first tensor that does not fit the model."""
     state = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
     unknown = [name for name in given if name not in state]
-    # Of tied weights, a file may have one name only.
+    # A file may have tied weights under one name only.
     there = {state[name].data_ptr() for name in given if name in state}
     for name, tensor in state.items():
         if name not in given and tensor.data_ptr() not in there:
@@ -60,14 +60,14 @@ def check_weights(given: Mapping[str, Tensor], module: nn.Module, what: str) -> 
 
 
 def with_weights(make_model: Callable[[], nn.Module], weights: Mapping[str, Tensor]) -> nn.Module:
-    """A new model with these weights, which were checked."""
+    """Return a new model with these weights, which must have been checked."""
     model = make_model()
     model.load_state_dict(dict(weights), strict=False)
     return model
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Put the weights of a file into a model, in place."""
+    """Check the weights of a file and load them into a model in place."""
     weights = read_weights(path)
     check_weights(weights, module, f"the weights in {str(path)!r}")
     module.load_state_dict(weights, strict=False)

@@ -1,4 +1,4 @@
-"""The objectives, by name. A new one is a file here and a line in this list."""
+"""The objectives by name; to add one, write a module in this package and list its class here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an objective is: a loss of a client's logits that may know the client's label shares."""
+"""Base class of the objectives: losses of a client's logits that may use the client's label shares."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ SHARES = frozenset({"shares"})
 class Objective:
     """A pure function of logits and targets, to be minimised; it works under `torch.func.vmap`.
 
-    `prepare` runs once per client and round and returns named tensors; `__call__` gets them at every step.
-    The defaults hand over the label counts and shares, so a short objective overrides `__call__` alone.
+    `prepare` runs once per client and round and returns named tensors, which `__call__` gets at every step. By
+    default these are the label counts and shares, so a short objective overrides `__call__` alone.
     """
 
     recipe_section: ClassVar[str] = "objective"
-    title: ClassVar[str | None] = None  # what it is called, if not as the class
-    knows_labels: ClassVar[bool] = True  # False: nothing is prepared, and nobody counts a client's labels
+    title: ClassVar[str | None] = None  # the display name; None: the class name
+    knows_labels: ClassVar[bool] = True  # False: labels are not counted, and nothing is prepared from them
 
     @property
     def needs(self) -> frozenset[str]:
-        """{"teacher"}: `__call__` is given the logits of the model that the client was sent, in eval mode, on the
-        same batch. They cost a forward pass, made only for objectives that say so."""
+        """Return {"teacher"} to give `__call__` the broadcast model's logits of the same batch, in eval mode. They
+        cost a forward pass, made only on request."""
         return NOTHING
 
     @property
     def asks_population(self) -> frozenset[str]:
-        """{"shares"}: `labels.pooled`, the class shares over all clients. It is a statistic that leaves the
-        clients (a sum, of which secure aggregation can hide each client's part): where it is not known, they are
-        asked for it, or the objective is refused."""
+        """Return {"shares"} to request `labels.pooled`, the class shares over all clients. Clients disclose them
+        as a sum, in which secure aggregation can hide each client's part. Unknown shares are requested from the
+        clients, or the objective is refused."""
         return NOTHING
 
-    prior_key: ClassVar[str] = "evaluation.prior"  # of a recipe: chooses the shares that its model is meant for
+    prior_key: ClassVar[str] = "evaluation.prior"  # the recipe key that chooses what the model is meant for
 
     @property
     def meant_for(self) -> str:
-        """Whose class shares its model is meant for: "pooled", those of all clients; "uniform"; or "given"."""
+        """Return the class shares that the model is meant for: "pooled" (of all clients), "uniform" or "given"."""
         return "pooled"
 
     def log_prior(self, pooled: Tensor) -> Tensor:
-        """The logarithm of these shares, up to a constant, where all clients together have the shares `pooled`."""
+        """Return the logarithm of these shares, up to a constant; `pooled` are those of all clients together."""
         return portable_log(pooled)
 
     def shift_to(self, prior: str | Shares, pooled: Tensor) -> Tensor:
-        """What makes its model one for another prior, when it is added to the logits."""
+        """Return the tensor that, added to the logits, adapts the trained model to another prior."""
         return shift(self.log_prior(pooled), shares_of(prior, pooled), pooled)
 
     def prepare(self, labels: Labels) -> Tensors:
@@ -64,22 +64,21 @@ class Objective:
         raise NotImplementedError
 
     def on(self, device: torch.device) -> Objective:
-        """The same for logits on a device, if it holds tensors that must be there. What `prepare` returns is sent
-        there by itself."""
+        """Return the objective with its own tensors on a device. The caller moves the results of `prepare`."""
         return self
 
     def check(self, num_classes: int) -> None:
-        """An `InputError` if it cannot be minimised, where that can be seen before anything is trained."""
+        """Raise an `InputError` if the objective cannot be minimised, as far as that is known before training."""
 
-    remedy: ClassVar[str] = ""  # how to give such clients a gradient, as the end of a sentence
+    remedy: ClassVar[str] = ""  # the end of the sentence in `note`: how to give single-class clients a gradient
 
     @property
     def mute_on_one_class(self) -> bool:
-        """Is the gradient zero at a client that has one class only?"""
+        """Whether single-class clients receive a zero gradient."""
         return False
 
     def note(self, one_class_clients: int, clients: int) -> str | None:
-        """A sentence for the user about this objective on clients that have one class only, if one is needed."""
+        """Return a note for the user if single-class clients receive a zero gradient, else None."""
         if not one_class_clients or not self.mute_on_one_class:
             return None
         return (
@@ -88,8 +87,7 @@ class Objective:
         )
 
     def note_on_prior(self, pooled: Tensor) -> Iterator[str]:
-        """A sentence for the user, where its model is meant for equal class shares and the clients' are far from
-        that."""
+        """Yield a note for the user if the model is meant for uniform class shares and the clients' are uneven."""
         if self.meant_for == "uniform" and unevenness(pooled) > FAR:
             yield (
                 f"{type(self).__name__} is meant for equal class shares, but those of all clients are from "
@@ -99,5 +97,5 @@ class Objective:
 
 
 def in_full(logits: Tensor) -> Tensor:
-    """At least float32, in which exponentials are safe."""
+    """Return the logits in at least float32, in which exponentials are safe."""
     return logits.float() if logits.dtype.itemsize < 4 else logits

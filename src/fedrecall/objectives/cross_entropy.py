@@ -1,4 +1,4 @@
-"""Plain cross-entropy, the objective that forgets."""
+"""Plain cross-entropy, the baseline objective."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedrecall.vector import Tensors
 class CrossEntropy(Objective):
     """Plain cross-entropy: log sum_c exp(f_c) - f_y."""
 
-    title: ClassVar[str] = ""  # as in papers, an algorithm alone is with cross-entropy
+    title: ClassVar[str] = ""  # as in papers, where an algorithm named alone uses cross-entropy
     knows_labels: ClassVar[bool] = False
 
     def prepare(self, labels: Labels) -> Tensors:

@@ -1,4 +1,4 @@
-"""The distillation terms that several objectives are made of."""
+"""The distillation term that several objectives share."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 from fedrecall.objectives.base import in_full
 
-# Takes a class out of a softmax. Finite, so that a softmax over no class at all is not NaN.
+# The logit that excludes a class from a softmax. Finite, so that a softmax without any class is not NaN.
 OUT = -1e30
 
 
 def distilled(logits: Tensor, teacher: Tensor | None, classes: Tensor, temperature: float = 1.0) -> Tensor:
-    """The batch mean of KL(teacher || student) between softmaxes over `classes` alone; 0 where there are none.
+    """Return the batch mean of KL(teacher || student) of softmaxes over `classes` alone; 0 if there are none.
 
     `classes` is a mask that broadcasts to the logits.
 

@@ -1,4 +1,4 @@
-"""FedLC: logits are calibrated by the number of a client's samples of each class."""
+"""FedLC: logits are calibrated by the client's sample count of each class."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class FedLC(Objective):
-    """Calibrated logits: cross-entropy of f_c - tau n_c^(-1/4); absent classes are the limit, masked.
+    """Calibrated logits: cross-entropy of f_c - tau n_c^(-1/4), with absent classes masked (the limit n_c -> 0).
 
     Zhang et al., "Federated Learning with Label Distribution Skew via Logits Calibration", ICML 2022, arXiv
     2209.00189. With tau = 0 it is plain cross-entropy, absent classes included.
@@ -25,7 +25,7 @@ class FedLC(Objective):
     tau: Annotated[Rate, "strength of the calibration"] = 1.0
 
     def prepare(self, labels: Labels) -> Tensors:
-        margin = labels.counts.float().pow(-0.25)  # inf where there is no sample
+        margin = labels.counts.float().pow(-0.25)  # inf for absent classes
         return {"margin": self.tau * margin if self.tau else margin.new_zeros(margin.shape)}
 
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""FedNTD: what the global model knows of the other classes is distilled into the client."""
+"""FedNTD: distillation of the global model on the classes other than the label."""
 
 from __future__ import annotations
 

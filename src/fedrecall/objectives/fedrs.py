@@ -17,12 +17,12 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class FedRS(Objective):
-    """The restricted softmax: cross-entropy whose absent logits are alpha f_c.
+    """The restricted softmax: cross-entropy with the logits of absent classes scaled to alpha f_c.
 
     Li and Zhan, "FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data", KDD 2021.
 
-    The authors' code grades all classes by their share instead of scaling the absent ones alike, and its last
-    layer has no bias; here the model is the user's.
+    The authors' code scales every class by its share instead of scaling the absent ones alike, and its last layer
+    has no bias; here the user chooses the model.
     """
 
     alpha: Annotated[float, Field(ge=0, le=1), "what the logits of absent classes are scaled by"] = 0.5

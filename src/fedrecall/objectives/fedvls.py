@@ -1,4 +1,4 @@
-"""FedVLS: WSM, distillation of the absent classes, and suppression of the logits of the others."""
+"""FedVLS: WSM, distillation on the absent classes, and suppression of the present classes' logits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FedVLS(Objective):
         + suppress sum_c beta_c log mean exp(f_c - log(C beta_c)),
     the mean over the samples of the batch whose label is not c, the sum over the client's classes. The authors'
     code sets the label's own entries to zero before exp, so that they count as one in a mean over the whole batch,
-    and has log(beta + 1e-9). A client with one class moves only through batch norm or dropout.
+    and uses log(beta + 1e-9). A single-class client changes the model only through batch norm or dropout.
     """
 
     lam: Annotated[Rate, "weight of the distillation"] = 0.1
@@ -38,7 +38,7 @@ class FedVLS(Objective):
 
     @property
     def mute_on_one_class(self) -> bool:
-        return True  # no sample of another class to suppress, and distillation starts at the teacher
+        return True  # suppression needs samples of another class, and distillation starts at the teacher
 
     @property
     def meant_for(self) -> str:
@@ -64,6 +64,6 @@ class FedVLS(Objective):
         others = (client["classes"] != target[:, None]) & client["present"]
         spread = torch.where(others, in_full(logits) - client["shift"], OUT).logsumexp(0)
         count = others.sum(0)
-        # A class that all samples of the batch have gives no term.
+        # A class that every sample of the batch has contributes no term.
         means = torch.where(count > 0, spread - count.clamp(min=1).log(), 0.0)
         return loss + self.suppress * (client["beta"] * means).sum()

@@ -1,4 +1,4 @@
-"""A plain loss of logits and labels as an objective: a function of the user's, or a loss of `torch.nn`."""
+"""Adapter that makes an objective of a user's loss function or of a loss of `torch.nn`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True, eq=False)
 class LossFunction(PlainFunction, Objective):
-    """The loss is called with logits [n, C] and labels [n], and its options."""
+    """A loss that is called with logits [n, C], labels [n] and its options."""
 
     arguments: ClassVar[tuple[str, ...]] = ("logits", "target")
     knows_labels: ClassVar[bool] = False
@@ -41,10 +41,10 @@ class LossFunction(PlainFunction, Objective):
     def on(self, device: torch.device) -> LossFunction:
         if device.type == "cpu" or not isinstance(self.function, nn.Module):
             return self
-        return replace(self, function=copy.deepcopy(self.function).to(device))  # the user's own stays where it is
+        return replace(self, function=copy.deepcopy(self.function).to(device))  # the user's stays in place
 
     def check(self, num_classes: int) -> None:
-        """Called once with numbers of no meaning. Where the user's own lines fail, training will show them."""
+        """Call the loss once with dummy logits. Errors in the user's own code are left for training to raise."""
         target = torch.arange(2) % num_classes
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             try:

@@ -1,4 +1,4 @@
-"""The hard mask: a client's softmax is over its own classes."""
+"""The hard mask: a client's softmax covers its own classes only."""
 
 from __future__ import annotations
 

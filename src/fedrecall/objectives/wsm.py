@@ -1,4 +1,4 @@
-"""The re-weighted softmax: a client's absent classes leave the contrast of its loss."""
+"""The re-weighted softmax, which removes a client's absent classes from its loss."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class WSM(Objective):
     Legate, Caccia and Belilovsky, "Re-Weighted Softmax Cross-Entropy to Control Forgetting in Federated Learning",
     2023, arXiv 2304.05260.
 
-    beta is the share of each class in the client's training labels, pi that where the model will be used. The
-    paper's is pi uniform, where r_c is beta_c up to a factor. lam = 1 is plain cross-entropy (docs/prior.md).
+    beta is the share of each class in the client's training labels, pi its share where the model will be used. The
+    paper has a uniform pi, so that r_c is beta_c up to a factor. lam = 1 is plain cross-entropy (docs/prior.md).
     """
 
     prior_key: ClassVar[str] = "objective.prior"
@@ -48,7 +48,7 @@ class WSM(Objective):
             object.__setattr__(self, "prior", checked_prior(self.prior))
         except ValueError as error:
             raise InputError(f"objective.prior is {short_repr(self.prior)}; {error}") from None
-        if not all(self.prior):  # of a class that is never met there is nothing to learn
+        if not all(self.prior):  # a class with prior 0 never occurs
             raise InputError(f"objective.prior is {short_repr(self.prior)}; shares above 0 were expected")
 
     @property
@@ -62,8 +62,8 @@ class WSM(Objective):
         return self.prior if isinstance(self.prior, str) else "given"
 
     def log_prior(self, pooled: Tensor) -> Tensor:
-        """Exact where clients differ in their labels alone (tau 1, lam 0), and for any tau and lam where they do
-        not: a client with the shares `pooled` teaches p(x | c) pooled_c / r_c^tau."""
+        """Exact for tau 1 and lam 0 if clients differ in their labels alone, and for any tau and lam if they are
+        alike: a client with the shares `pooled` teaches p(x | c) pooled_c / r_c^tau."""
         return portable_log(pooled) - self._log_weights(pooled, pooled)
 
     def check(self, num_classes: int) -> None:
@@ -86,7 +86,7 @@ class WSM(Objective):
         return {"log_weight": log_weight, "minus_log_weight": -log_weight, "absent": labels.counts == 0}
 
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
-        # beta comes from the very labels that are trained on, so each of them has a weight above zero
+        # beta comes from the training labels themselves, so each of them has a weight above zero
         loss = quick_cross_entropy(logits, target, client["log_weight"], client["minus_log_weight"])
         if not self.distill:
             return loss
@@ -94,5 +94,5 @@ class WSM(Objective):
 
     @property
     def mute_on_one_class(self) -> bool:
-        # Distillation does not help: it starts at the teacher, where its gradient is zero too.
+        # Distillation does not help: it starts at the teacher, where its gradient is also zero.
         return self.tau > 0 and not self.smoothing

@@ -1,1 +1,1 @@
-"""Many runs as one question: sweeps over settings and seeds, their tables, and comparisons."""
+"""Studies: sweeps over settings and seeds, their tables, and comparisons of methods."""

@@ -1,4 +1,4 @@
-"""Runs that another study beside has finished already: what they recorded is taken over, and not run again."""
+"""Reuse runs that a sibling study has already finished."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAVY = shutil.ignore_patterns(files.CHECKPOINTS, files.STATES, files.MODEL, fil
 
 
 def adopt(folder: StudyFolder, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    """Copy the records of each run that is not begun here and finished in a study beside; those that were."""
+    """Copy the records of waiting runs that a sibling study has finished; return these runs."""
     waiting = {run: identity(run.recipe.tree()) for run in runs if folder.state(run.slot).kind == "waiting"}
     if not waiting:
         return []
@@ -32,17 +32,17 @@ def adopt(folder: StudyFolder, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
 
 
 def finished_beside(study: Path) -> Iterable[tuple[Path, dict[str, object]]]:
-    """The finished runs of the other studies in the same folder, and what identifies each."""
+    """Yield the finished runs of the other studies in the same folder, each with its identity."""
     for summary in sorted(study.parent.glob(f"*/{files.RUNS}/*/*/{files.SUMMARY}")):
         run = RunRecord(summary.parent)
         try:
             if run.finished and not summary.is_relative_to(study):
                 yield run.path, identity(run.recipe)
-        except InputError:  # it is damaged, and nobody's loss here
+        except InputError:  # a damaged run cannot be reused
             continue
 
 
 def copy_records(run: Path, place: Path) -> None:
-    """What tables and figures are made of."""
+    """Copy the records that tables and figures are made from."""
     with replaced_folder(place) as beside:
         shutil.copytree(run, beside, ignore=HEAVY, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""The cells of a study: a combination of settings each, and its runs, one for each seed."""
+"""The cells of a study, each a combination of settings with one run per seed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_NAME = 120  # characters of a folder's name
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """Where a run lies below the study's folder, whether it is there or not."""
+    """The place of a run in the study's folder, whether or not the run has begun."""
 
     cell: str
     seed: int
@@ -42,25 +42,25 @@ class Cell:
     """A combination of settings, and a run for each seed."""
 
     name: str
-    settings: Tree  # by dotted key: those of its case and of the grid
+    settings: Tree  # by dotted key, from its case and the grid
     slots: tuple[Slot, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
-    """A run to be carried out in a slot."""
+    """A run to execute in a slot."""
 
     slot: Slot
     recipe: Recipe
 
     @property
     def has_own_code(self) -> bool:
-        """Whether the recipe names code of the user's."""
+        """Whether the recipe names the user's own code."""
         return bool(own_code(self.recipe.tree()))
 
 
 def cells_of(design: Design) -> list[Cell]:
-    """All cells, in the order of rows. No recipe is loaded: whoever only reads a study need not have them."""
+    """Return all cells in row order. No recipe is loaded, so a study can be read without its recipes."""
     combinations = design.combinations()
     varied = varying_keys(combinations)
     cells: list[Cell] = []
@@ -73,9 +73,9 @@ def cells_of(design: Design) -> list[Cell]:
 
 
 def plan(design: Design, cells: Sequence[Cell], execution: Tree | None = None) -> list[PlannedRun]:
-    """The runs in the order in which they are carried out: every cell with the first seed, then with the next.
+    """Return the runs in execution order: every cell with the first seed, then with the next.
 
-    A cell that makes no recipe is an `InputError` which names it.
+    Raise an `InputError` with the cell's name if its settings do not make a recipe.
     """
     runs = []
     for slots in zip(*(cell.slots for cell in cells)):
@@ -90,7 +90,7 @@ def plan(design: Design, cells: Sequence[Cell], execution: Tree | None = None) -
 
 
 def run_recipe(design: Design, settings: Tree, seed: int, execution: Tree | None = None) -> Recipe:
-    """The recipe, the study's settings, the cell's, and the seeds, each over the one before."""
+    """Return the recipe overridden by the study's settings, the cell's settings and the seeds, in this order."""
     source = str(settings.get("recipe", design.recipe))
     layered: Tree = {}
     for layer in (design.settings, settings):
@@ -108,14 +108,14 @@ def run_recipe(design: Design, settings: Tree, seed: int, execution: Tree | None
 
 
 def varying_keys(combinations: list[Tree]) -> list[str]:
-    """The keys in which cells differ, in their order; a key that only some have is one."""
+    """Return the keys whose values differ between combinations or are missing in some, in order."""
     keys = dict.fromkeys(key for settings in combinations for key in settings)
     written = [{key: json.dumps(value) for key, value in settings.items()} for settings in combinations]
     return [key for key in keys if len({flat.get(key) for flat in written}) > 1]
 
 
 def cell_name(settings: Tree, taken: set[str]) -> str:
-    """`objective=wsm,local.lr=0.1`: what tells it from the others, as a folder can be called."""
+    """Return a folder name that is unique to the cell, such as `objective=wsm,local.lr=0.1`."""
     words = ",".join(f"{key}={short_value(value)}" for key, value in settings.items()) or "all"
     name = re.sub(r"[^\w.=,+-]+", "-", words, flags=re.ASCII).lstrip(".-")
     if len(name) > LONGEST_NAME or name in taken or name != words.replace(" ", "-"):
@@ -126,7 +126,7 @@ def cell_name(settings: Tree, taken: set[str]) -> str:
 
 
 def short_value(value: Any) -> str:
-    """As it would be typed: of a group, its name and options.
+    """Return a value as a user would type it, a group as its name and options.
 
     >>> short_value({"name": "wsm", "tau": 0.5}), short_value(None), short_value([1, 2])
     ('wsm-tau-0.5', 'null', '1-2')
@@ -143,7 +143,7 @@ def short_value(value: Any) -> str:
 
 
 def check_baseline(design: Design, cells: list[Cell]) -> None:
-    """An `InputError` for a baseline that no run of the study is."""
+    """Raise an `InputError` if no cell matches the baseline."""
     if design.baseline and not any(is_baseline(design, cell) for cell in cells):
         words = ", ".join(f"{key}={short_value(value)}" for key, value in design.baseline.items())
         raise InputError(f"the baseline is {words}, but no cell of the study is that; there are: {some(cells)}")
@@ -154,7 +154,7 @@ def is_baseline(design: Design, cell: Cell) -> bool:
 
 
 def refuse_blind_choice(design: Design, cell: Cell, recipe: Recipe) -> None:
-    """An `InputError` if there is nothing to choose on."""
+    """Raise an `InputError` if options are to be chosen without validation data."""
     if design.choose and recipe.partition.get("validation") == 0:
         raise InputError(
             f"choose is {', '.join(design.choose)}, but partition.validation of the cell {cell.name!r} is 0: "

@@ -1,4 +1,4 @@
-"""Which value of an option a study goes with: that which is best on validation data. Test data never decide."""
+"""Choose the values of options by validation accuracy, never by test data."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from fedrecall.studies.cells import Cell
 
 
 def last_validation(record: RunRecord) -> float | None:
-    """The mean validation accuracy over the evaluated rounds among the last ones that the run did."""
+    """Return the mean validation accuracy over the evaluated rounds in the run's window of last rounds."""
     rounds, values = record.curve("val_accuracy")
     last = values[rounds > record.rounds_done - window_of(record)] if len(rounds) else values
     return float(last.mean()) if len(last) else None
 
 
 def window_of(record: RunRecord) -> int:
-    """Over how many last rounds a run is judged: as many as were tested, so that both go by the same rounds."""
+    """Return the number of last rounds to average: that of the test accuracy, so that both use the same rounds."""
     return int(record.summary.get("final_accuracy_rounds") or 1)
 
 
 def choose(cells: Sequence[Cell], keys: Sequence[str], scores: Mapping[str, Sequence[float | None]]) -> list[Cell]:
-    """Of the cells that differ in nothing but these keys, the one with the highest mean score; the first of equal
-    ones. `scores` has a score for each run of a cell, None for one that is not finished: a cell with such a run is
-    chosen only where there is no other."""
+    """Return the cell with the highest mean score, or the first of equals, of each group differing in `keys` only.
+
+    `scores` has a score for each run of a cell, None for unfinished runs. A cell with unfinished runs is chosen
+    only if no cell of its group is complete."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(others(cell.settings, keys), []).append(cell)
@@ -35,12 +36,12 @@ def choose(cells: Sequence[Cell], keys: Sequence[str], scores: Mapping[str, Sequ
 
 
 def standing(scores: Sequence[float | None]) -> tuple[int, float]:
-    """What cells are ordered by; equal means are equal, whatever the rounding of their sums."""
+    """Return the sort key of a cell: completeness, then the mean, rounded so that equal means compare equal."""
     known = [score for score in scores if score is not None]
     whole = len(known) == len(scores)
     return (2 if whole else 1 if known else 0), round(float(np.mean(known)), 12) if known else 0.0
 
 
 def others(settings: Tree, keys: Sequence[str]) -> str:
-    """Equal for cells that differ in nothing but these keys."""
+    """Return a string that is equal for cells whose settings differ in `keys` only."""
     return json.dumps({key: value for key, value in settings.items() if key not in keys}, sort_keys=True)

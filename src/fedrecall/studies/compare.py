@@ -1,4 +1,4 @@
-"""Methods against the first of them: differences paired by seeds, and when each reaches a given accuracy."""
+"""Compare methods with the first one: differences paired by seeds, and the cost to reach given accuracies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedrecall.studies.table_texts import paired_texts
 
 @dataclass(frozen=True)
 class Way:
-    """What it takes to reach an accuracy, mean over the runs that do."""
+    """Rounds, bytes and seconds to reach an accuracy, means over the runs that reach it."""
 
     accuracy: float
     runs: int
@@ -45,7 +45,7 @@ class Way:
 
 
 def way_of(run: RunRecord, accuracy: float) -> dict[str, Any] | None:
-    """Of one run; None if it does not get there. It goes by validation data, where the run has any."""
+    """Return the cost for one run to reach the accuracy, on validation data if it has any; None if it does not."""
     key = "val_accuracy" if len(run.curve("val_accuracy")[0]) else "test_accuracy"
     found = to_target([{**line, "val_accuracy": line.get(key)} for line in run.metrics], accuracy)
     last = found["rounds_to_target"]
@@ -58,10 +58,10 @@ def way_of(run: RunRecord, accuracy: float) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Compared:
-    """A method beside the first."""
+    """A method compared with the first."""
 
     method: Method
-    paired: Paired | None  # None for the first itself, and where no seed is shared
+    paired: Paired | None  # None for the first method and if no seed is shared
     ways: list[Way]
 
     def record(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several methods beside the first."""
+    """Several methods compared with the first."""
 
     methods: list[Compared]
     accuracies: Sequence[float]
@@ -106,7 +106,7 @@ class Comparison:
         return rows
 
     def notes(self) -> list[str]:
-        """What a reader has to know."""
+        """Return the notes below the table, a sentence each."""
         first = self.methods[0].method
         found = [f"Differences are to {first.label}, over the seeds that both have."]
         if self.accuracies:
@@ -122,7 +122,7 @@ class Comparison:
 
 
 def way_texts(way: Way) -> list[str]:
-    """Rounds, megabytes and time; how many runs got there, if not all did."""
+    """Return rounds, megabytes and time as texts, with the number of runs that reached it if not all did."""
     if way.rounds is None:
         return ["never", "-", "-"]
     some = f" ({way.reached} of {way.runs})" if way.reached < way.runs else ""
@@ -132,7 +132,7 @@ def way_texts(way: Way) -> list[str]:
 
 
 def compare(paths: Sequence[str | Path], accuracies: Sequence[float] = ()) -> Comparison:
-    """The methods of runs, folders of runs and studies, each beside the first of them."""
+    """Compare the methods of runs, folders of runs and studies, each with the first of them."""
     for accuracy in accuracies:
         if not 0 < accuracy <= 1:
             raise InputError(f"--accuracy is {accuracy}; a number above 0 and at most 1 was expected")
@@ -154,7 +154,7 @@ def compare(paths: Sequence[str | Path], accuracies: Sequence[float] = ()) -> Co
 
 
 def records_of(paths: Sequence[Path]) -> list[RunRecord]:
-    """Each run once; a study stands for the finished runs of its table, in their order."""
+    """Return each run once; a study gives the finished runs of its table, in their order."""
     found: dict[Path, RunRecord] = {}
     for path in paths:
         study = (path / files.STUDY).is_file()

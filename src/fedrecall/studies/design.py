@@ -1,4 +1,4 @@
-"""The design of a study: which settings over which recipe with which seeds, from words or from a YAML file."""
+"""The design of a study: settings over a recipe and seeds, from the command line or a YAML file."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fedrecall.runs.identity import hash_of
 from fedrecall.safe_parsing import yaml_value
 
 MOST_CELLS = 10_000
-SHOWN = ("about", "published", "figures")  # how a study is shown: no part of what is asked
-SIGNS = frozenset(("recipe", "grid", "cases", "seeds"))  # keys of a study's file that no recipe has
+SHOWN = ("about", "published", "figures")  # presentation only: these keys do not decide the runs
+SIGNS = frozenset(("recipe", "grid", "cases", "seeds"))  # keys of study files that recipes do not have
 OPENING, CLOSING, QUOTES, STARTS = "[{", "]}", "\"'", "[{,: "
 
 
 def numbered(seeds: Any) -> Any:
-    """A number stands for 0, 1, .. up to it."""
+    """Return a number of seeds as the list 0, 1, .. and anything else unchanged."""
     return list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
 
 
 def dotted(tree: Any) -> Any:
-    """`{local: {lr: 0.1}}` as `{"local.lr": 0.1}`; what has a name stays together."""
+    """Return `{local: {lr: 0.1}}` as `{"local.lr": 0.1}`; groups with a name are not flattened."""
     if not isinstance(tree, dict):
         return tree
     flat: Tree = {}
@@ -45,7 +45,7 @@ Flat = Annotated[Tree, BeforeValidator(dotted)]
 
 
 class Design(Settings):
-    """What is asked: every case with every combination of the grid, and each of these with every seed."""
+    """The design of a study: every case with every combination of the grid and every seed."""
 
     about: str = Field(default="", description="one line of what it is")
     recipe: str = Field(description="a shipped recipe's name, or a file")
@@ -85,12 +85,12 @@ class Design(Settings):
         return self
 
     def keys(self) -> list[str]:
-        """Every key that the design sets."""
+        """Return every key that the design sets."""
         groups = [self.settings, *self.cases, self.grid]
         return list(dict.fromkeys(key for group in groups for key in group))
 
     def combinations(self) -> list[Tree]:
-        """The settings of each cell, dotted, in the order of rows; what comes out the same is there once."""
+        """Return the settings of each cell by dotted key, in row order and without duplicates."""
         count = max(len(self.cases), 1)
         for values in self.grid.values():
             count *= len(values)
@@ -104,11 +104,11 @@ class Design(Settings):
         return list(found.values())
 
     def tree(self) -> Tree:
-        """As plain values, every key spelled out."""
+        """Return the design as plain values, defaults included."""
         return json.loads(self.model_dump_json())  # type: ignore[no-any-return]
 
     def digest(self) -> str:
-        """The identity of what is asked."""
+        """Return the digest of the part that decides the runs."""
         return hash_of(asked(self.tree()))
 
 
@@ -118,15 +118,15 @@ def asked(tree: Tree) -> Tree:
 
 
 def shipped() -> dict[str, Path]:
-    """The studies that come with the package, by name."""
+    """Return the files of the studies in this package by name."""
     folder = Path(str(resources.files("fedrecall") / "studies" / "shipped"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def load_design(source: str, grid: Mapping[str, Sequence[Any]] | None = None, **given: Any) -> Design:
-    """The design of a study's name or file, or a new one about a recipe, with this grid over it.
+    """Return the design of a study, by name or file, or a new design for a recipe; `grid` updates its grid.
 
-    What else is given, but for None, replaces what a file says.
+    Other arguments that are not None replace the file's values.
     """
     tree = study_tree(source)
     over = {
@@ -138,7 +138,7 @@ def load_design(source: str, grid: Mapping[str, Sequence[Any]] | None = None, **
 
 
 def study_tree(source: str) -> Tree:
-    """What a study's file says, its recipes' files named from here; of a recipe, only that it is the one."""
+    """Return the content of a study's file with paths relative to the working folder, or `{"recipe": source}`."""
     path = shipped().get(source, Path(source))
     if not path.is_file():
         known = {*recipes(), *shipped()}
@@ -159,7 +159,7 @@ def study_tree(source: str) -> Tree:
 
 
 def grid_of(words: Iterable[str]) -> dict[str, list[Any]]:
-    """`local.lr=0.1,0.2` and the like: a key's values, each YAML.
+    """Return the values of each key in words such as `local.lr=0.1,0.2`, parsed as YAML.
 
     >>> grid_of(["objective=wsm,cross_entropy", "model.hidden=[8,8],[16]"])
     {'objective': ['wsm', 'cross_entropy'], 'model.hidden': [[8, 8], [16]]}
@@ -179,7 +179,7 @@ def grid_of(words: Iterable[str]) -> dict[str, list[Any]]:
 
 
 def split_values(text: str) -> list[str]:
-    """At the commas that are in no bracket and no quotes.
+    """Split a text at the commas outside brackets and quotes.
 
     >>> split_values("a,[b,c],'d,e'")
     ['a', '[b,c]', "'d,e'"]
@@ -191,7 +191,7 @@ def split_values(text: str) -> list[str]:
         else:
             if quote:
                 quote = "" if sign == quote else quote
-            elif sign in QUOTES and (before in ("", sign, *STARTS)):  # an apostrophe within a word is none
+            elif sign in QUOTES and (before in ("", sign, *STARTS)):  # an apostrophe within a word is no quote
                 quote = sign
             else:
                 depth += (sign in OPENING) - (sign in CLOSING)

@@ -1,4 +1,4 @@
-"""How long the runs of a study will take on this machine, and how much room: by timing a few short rounds."""
+"""Estimate the time and disk space of a study's runs on this machine by timing a few short rounds."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from fedrecall.studies.cells import PlannedRun, Slot
 from fedrecall.studies.folder import State
 from fedrecall.torch_state import fixed_torch_state
 
-TIMED_ROUNDS = 3  # of one client each; the first is not counted, as it sets things up
+TIMED_ROUNDS = 3  # with one client each; the first is not counted, as it includes set-up
 TIMED_STEPS = 2
-FORWARD = 1 / 3  # of a training step: a forward pass without its backward pass
-LINE = 1500  # bytes of a round's lines, about
+FORWARD = 1 / 3  # the share of a training step that its forward pass takes
+LINE = 1500  # approximate bytes of a round's lines
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run."""
+    """The estimated cost of one run."""
 
     seconds: float
     bytes: float
 
 
 def costs(runs: Sequence[PlannedRun]) -> Mapping[PlannedRun, Cost]:
-    """Of each run. Runs that differ in nothing that takes time are timed once."""
+    """Return the cost of each run. Runs that take the same time are measured once."""
     kinds = {run: kind_of(run.recipe) for run in runs}
     examples = {kind: run.recipe for run, kind in kinds.items()}
     measured = {kind: cost_of(recipe) for kind, recipe in examples.items()}
@@ -48,13 +48,13 @@ def costs(runs: Sequence[PlannedRun]) -> Mapping[PlannedRun, Cost]:
 
 
 def seconds_left(costs: Mapping[PlannedRun, Cost], states: Mapping[Slot, State], jobs: int) -> float:
-    """Until all these runs are done, so many at once; of a run that is begun, what is left of it."""
+    """Return the seconds until these runs are done with `jobs` at once; rounds that are done do not count."""
     left = [cost.seconds * (1 - states[run.slot].rounds / run.recipe.rounds) for run, cost in costs.items()]
     return max([sum(left) / max(jobs, 1), *left], default=0.0)
 
 
 def kind_of(recipe: Recipe) -> str:
-    """Equal for recipes whose rounds take the same time."""
+    """Return a string that is equal for recipes whose rounds take the same time."""
     tree = {key: value for key, value in identity(recipe.tree()).items() if key not in ("seed", "objective")}
     tree["local"] = {
         key: value for key, value in tree["local"].items() if key not in ("lr", "weight_decay", "beta_from")
@@ -78,7 +78,7 @@ def cost_of(recipe: Recipe) -> Cost:
 
 @fixed_torch_state()
 def timed(recipe: Recipe, federation: Federation) -> tuple[Experiment, float]:
-    """Seconds of one local step, in rounds with one client and few steps that are not evaluated."""
+    """Return the experiment and the seconds of one local step, from rounds with one client and no evaluation."""
     tree = {key: value for key, value in recipe.tree().items() if key != "participation"}
     local = {key: value for key, value in tree["local"].items() if key not in ("epochs", "schedule")}
     tree |= {
@@ -101,7 +101,7 @@ def timed(recipe: Recipe, federation: Federation) -> tuple[Experiment, float]:
 
 
 def samples_judged(recipe: Recipe, federation: Federation, count: int) -> float:
-    """In all rounds: validation, test and probes, of which each judges the round's models and two more."""
+    """Return the number of samples evaluated in all rounds; a probe evaluates the round's models and two more."""
     validation, rounds = len(federation.pool("validation")[1]), range(1, recipe.rounds + 1)
     tested = recipe.tested_rounds * (0 if federation.test is None else len(federation.test))
     probed = sum(map(recipe.forgetting.due, rounds))
@@ -109,7 +109,7 @@ def samples_judged(recipe: Recipe, federation: Federation, count: int) -> float:
 
 
 def room(recipe: Recipe, experiment: Experiment, federation: Federation) -> float:
-    """Bytes of the model, the kept checkpoints, the clients' states and the lines of all rounds."""
+    """Return the bytes of the model, the kept checkpoints, the clients' states and the lines of all rounds."""
     algorithm, w = experiment.algorithm, experiment.flat.w
     server = sum(tensor.nbytes for tensor in algorithm.init(w.clone()).values())
     client = (

@@ -1,4 +1,4 @@
-"""A study's folder: what was asked, where its runs lie, and how far each of them is."""
+"""A study's folder: its design, the paths of its runs, and their states."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fedrecall.studies.cells import PlannedRun, Slot
 from fedrecall.studies.design import Design, asked
 
 Kind = Literal["waiting", "begun", "finished", "diverged", "failed"]
-OVER: tuple[Kind, ...] = ("finished", "diverged")  # not tried again: they would end the same way
+OVER: tuple[Kind, ...] = ("finished", "diverged")  # not repeated, because they would end the same way
 
 
 @dataclass(frozen=True)
 class State:
-    """How far a run is: how many rounds are done, and in words what went wrong."""
+    """The progress of a run: its kind, the rounds that are done, and the cause of a failure in words."""
 
     kind: Kind
     rounds: int = 0
@@ -38,14 +38,14 @@ class State:
 
 
 class StudyFolder:
-    """Where the runs of one study lie."""
+    """The folder with the runs of one study."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def of(cls, path: Path, design: Design) -> StudyFolder:
-        """The folder, new or with this study in it; with anything else in it, it is refused."""
+        """Return the folder, new or with this study; raise an `InputError` if it has any other content."""
         with explain_folder_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             inside = [each.name for each in path.iterdir() if each.name != files.LOCK and each.name[0] != "."]
@@ -63,7 +63,7 @@ class StudyFolder:
         return folder
 
     def saved(self) -> Tree:
-        """What was asked when the folder was made."""
+        """Return the design with which the folder was created."""
         tree = read_tree(self.path / files.STUDY, yaml_value)
         if tree is None:
             raise InputError(f"{str(self.path)!r} is not a study's folder: it has no {files.STUDY}")
@@ -71,7 +71,7 @@ class StudyFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For this process alone, until it ends, however it ends."""
+        """Lock the folder for this process until the block or the process ends."""
         folder = RunFolder(self.path)
         folder.lock()
         try:
@@ -83,11 +83,11 @@ class StudyFolder:
         return self.path / slot.folder
 
     def log(self, slot: Slot) -> Path:
-        """What the run has printed."""
+        """Return the path of the run's output."""
         return self.path / f"{slot.folder}.log"
 
     def failure(self, slot: Slot) -> Path:
-        """Why it failed, if it did."""
+        """Return the path of the file that gives the cause if the run failed."""
         return self.path / f"{slot.folder}.failed"
 
     def note_failure(self, slot: Slot, words: str) -> None:
@@ -99,7 +99,7 @@ class StudyFolder:
         self.failure(slot).unlink(missing_ok=True)
 
     def state(self, slot: Slot) -> State:
-        """How far the run is, by what it has left."""
+        """Return the state of the run, read from its files."""
         record = RunRecord(self.run(slot))
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return State("failed", words=printable(self.failure(slot).read_text(encoding="utf-8").strip()))
@@ -115,7 +115,7 @@ class StudyFolder:
         return State("finished" if record.finished else "begun", rounds)
 
     def refuse_other(self, run: PlannedRun) -> None:
-        """An `InputError` if in its place is a run of another recipe, as after a recipe's file has changed."""
+        """Raise an `InputError` if the slot has a run of another recipe, as after a recipe's file has changed."""
         path = self.run(run.slot)
         if not is_run(path):
             return

@@ -1,4 +1,4 @@
-"""A part of a study: the runs that words choose. The study stays what it is; only less of it is run."""
+"""Select the runs of a study by words such as `lr=0.05`; the study's design does not change."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedrecall.recipe.recipe import Recipe
 from fedrecall.studies.cells import PlannedRun
 from fedrecall.studies.design import grid_of
 
-# What people say for a key of a recipe.
+# Short names for keys of a recipe.
 SHORT = {"dataset": "data", "lr": "local.lr", "norm": "model.norm", "alpha": "partition.alpha"}
 
 
 def narrowed(runs: Sequence[PlannedRun], words: Iterable[str]) -> list[PlannedRun]:
-    """The runs that have one of the given values of each key, with the seeds that are given."""
+    """Return the runs that have one of the given values for each key, and one of the given seeds."""
     wanted = grid_of(words)
     seeds = wanted.pop("seeds", None)
     kept = list(runs)
@@ -35,13 +35,13 @@ def having(runs: Sequence[PlannedRun], key: str, values: Sequence[Any]) -> list[
 
 
 def value_of(recipe: Recipe, key: str) -> Any:
-    """Of a section, what it names."""
+    """Return the value of a recipe's key; for a section, its name."""
     value = look_up(recipe.tree(), key)
     return value.get("name") if isinstance(value, Mapping) else value
 
 
 def with_seeds(runs: Sequence[PlannedRun], seeds: Sequence[Any]) -> list[PlannedRun]:
-    """A single number stands for that many of the study's seeds, from its first; several are the seeds."""
+    """Return the runs with these seeds; a single number n selects the study's first n seeds."""
     known = list(dict.fromkeys(run.slot.seed for run in runs))
     if len(seeds) == 1 and isinstance(seeds[0], int) and 1 <= seeds[0] <= len(known):
         seeds = known[: seeds[0]]

@@ -1,4 +1,4 @@
-"""A run's folder as one array of bytes, on its way between machines that do not share their disks."""
+"""A run's folder packed into one array of bytes, to send it between machines without a shared disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedrecall.runs import files
 
 
 def pack(folder: Path) -> np.ndarray:
-    """All of it but the lock, which is of the machine that it is on."""
+    """Return the packed folder without the lock, which belongs to its machine."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path in sorted(folder.rglob("*")):
@@ -27,7 +27,7 @@ def pack(folder: Path) -> np.ndarray:
 
 
 def unpack(packed: np.ndarray, folder: Path) -> None:
-    """In place of what is there."""
+    """Replace the folder by the packed one."""
     safe: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4
     with replaced_folder(folder) as beside, tarfile.open(fileobj=io.BytesIO(packed.tobytes())) as tar:
         tar.extractall(beside, **safe)
@@ -35,7 +35,7 @@ def unpack(packed: np.ndarray, folder: Path) -> None:
 
 @contextmanager
 def replaced_folder(place: Path) -> Iterator[Path]:
-    """A folder beside, to be filled; at the end it becomes `place`. One that is not whole never has its name."""
+    """Yield a temporary folder next to `place`; rename it onto `place` on success, delete it on failure."""
     beside, before = (place.with_name(f"{place.name}.{end}") for end in ("part", "before"))
     try:
         with explain_write_errors(place):
@@ -47,7 +47,7 @@ def replaced_folder(place: Path) -> Iterator[Path]:
                 place.rename(before)
             beside.rename(place)
     finally:
-        if before.exists() and not place.exists():  # stopped between the two
+        if before.exists() and not place.exists():  # interrupted between the two renames
             before.rename(place)
         for rest in (beside, before):
             shutil.rmtree(rest, ignore_errors=True)

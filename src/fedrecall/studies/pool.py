@@ -14,10 +14,10 @@ from typing import Generic, TypeVar
 from fedrecall.studies.cells import PlannedRun, Slot
 from fedrecall.studies.folder import StudyFolder
 
-GRACE = 60.0  # seconds for runs that are asked to stop to write a checkpoint
+GRACE = 60.0  # seconds for stopping runs to write a checkpoint
 PAUSE = 0.5  # seconds at most between two calls of `tick`
 
-Seen = Callable[[Slot, str, object], None]  # what happened to a run: "began", "round", or how it ended
+Seen = Callable[[Slot, str, object], None]  # reports an event of a run: "began", "round", or how it ended
 
 
 @dataclass(eq=False, kw_only=True)
@@ -32,7 +32,7 @@ M = TypeVar("M", bound=Member)
 
 
 class RunPool(ABC, Generic[M]):
-    """At most `jobs` members, each started when there is a run for it."""
+    """Executes runs in at most `jobs` members, each started when there is a run for it."""
 
     def __init__(self, folder: StudyFolder, jobs: int, seen: Seen) -> None:
         self.folder, self.jobs, self.seen = folder, jobs, seen
@@ -102,8 +102,8 @@ class RunPool(ABC, Generic[M]):
 
     @abstractmethod
     def _stop(self) -> None:
-        """Let every run write a checkpoint within the time of grace."""
+        """Stop the runs, giving them up to `GRACE` seconds to write checkpoints."""
 
     @abstractmethod
     def _close(self) -> None:
-        """End all members that are left, at once."""
+        """Kill all remaining members."""

@@ -23,14 +23,14 @@ from fedrecall.studies.pool import GRACE, PAUSE, Member, RunPool
 
 @dataclass(eq=False)
 class Process(Member):
-    """A member that is a process of this machine."""
+    """A member that is a process on this machine."""
 
     process: subprocess.Popen[bytes]
     connection: Connection
 
 
 class ProcessPool(RunPool[Process]):
-    """Runs in processes, each with a connection of its own."""
+    """Executes runs in processes, each with a connection of its own."""
 
     def _start(self) -> Process:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -77,7 +77,7 @@ class ProcessPool(RunPool[Process]):
         return code
 
     def _end(self, members: Sequence[Process]) -> None:
-        """Ask all to end before waiting for the first."""
+        """End the processes, asking all of them before waiting for the first."""
         for member in members:
             with contextlib.suppress(OSError):
                 member.connection.send(Shutdown())

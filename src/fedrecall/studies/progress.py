@@ -1,4 +1,4 @@
-"""How far a study is and how long it will take: a table that is drawn again in a terminal, lines elsewhere."""
+"""Progress and remaining time of a study: a live table in a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from fedrecall.report.tables import duration
 from fedrecall.studies.cells import PlannedRun, Slot
 from fedrecall.studies.folder import State
 
-MOST_ROWS = 20  # of cells that are not done; a terminal has not many more lines
+MOST_ROWS = 20  # unfinished cells to show; a terminal has few more lines
 
 
 @dataclass
 class Course:
-    """How a run has gone here: from which round on, since when, and how far it is."""
+    """The progress of a run in this call."""
 
     cell: str
-    rounds: int  # in all
+    rounds: int  # the total
     done: int = 0
-    first: int = 0  # rounds that were done before
-    began: float | None = None  # by the clock, while it goes or went here
+    first: int = 0  # rounds that were done before this call
+    began: float | None = None  # monotonic time; None if not begun in this call
     ended: float | None = None
     kind: str = "waiting"
     words: str = ""
 
 
 class Progress:
-    """Follows the runs of a study and shows them."""
+    """Tracks and shows the progress of a study's runs."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Progress:
             self.live.stop()
 
     def seen(self, slot: Slot, kind: str, what: object) -> None:
-        """Something happened to a run."""
+        """Record an event of a run: "began", "round", or how it ended."""
         course, now = self.courses[slot], time.monotonic()
         if kind == "began":
             course.kind, course.began, course.words = "running", now, ""
@@ -92,12 +92,12 @@ class Progress:
             )
 
     def tick(self) -> None:
-        """Time has gone by."""
+        """Redraw the live table."""
         if self.live:
             self.live.refresh()
 
     def headline(self) -> str:
-        """`4 of 12 runs done, 1 failed, 3 min left`."""
+        """Return a summary such as `4 of 12 runs done, 1 failed, 3 min left`."""
         kinds = [course.kind for course in self.courses.values()]
         words = [f"{kinds.count('finished')} of {len(kinds)} runs done"]
         words += [f"{kinds.count(kind)} {kind}" for kind in ("diverged", "failed") if kind in kinds]
@@ -105,7 +105,7 @@ class Progress:
         return ", ".join([*words, *([f"{duration(left)} left"] if left else [])])
 
     def table(self) -> Group:
-        """The cells that are not done, and a line about the whole."""
+        """Return the table of the unfinished cells and the headline."""
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         for title in ("cell", "done", "running", "wrong"):
             table.add_column(title)
@@ -113,7 +113,7 @@ class Progress:
         for slot, course in self.courses.items():
             by_cell.setdefault(course.cell, []).append((slot, course))
         left = {name: pairs for name, pairs in by_cell.items() if any(c.kind != "finished" for _, c in pairs)}
-        # Those at work first, then those with something to say, then those that wait.
+        # Running cells first, then cells with a failure, then waiting ones.
         order = sorted(left, key=lambda name: -max(INTEREST.get(course.kind, 0) for _, course in left[name]))
         for name in order[:MOST_ROWS]:
             pairs = left[name]
@@ -130,8 +130,8 @@ INTEREST = {"running": 2, "failed": 1, "diverged": 1}
 
 
 def seconds_left(courses: Sequence[Course], jobs: int, now: float) -> float | None:
-    """For what is left of a study, so many runs at once: by the seconds that a round of each cell took here; a
-    cell of which none was run takes the mean of the others. None as long as nothing is known."""
+    """Return the seconds left with `jobs` runs at once, by each cell's seconds per round in this call; cells
+    without any take the mean of the others. None if no round has been done yet."""
     rounds: dict[str, int] = {}
     seconds: dict[str, float] = {}
     for course in courses:

@@ -1,4 +1,4 @@
-"""A study's results beside published ones: ours, theirs, and the difference with its interval."""
+"""Compare a study's results with published ones: both means, and the difference with its interval."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedrecall.report.wording import points, points_range, with_deviation
 from fedrecall.safe_parsing import regular_file, yaml_value
 from fedrecall.studies.narrow import value_of
 
-PAPER = "paper"  # the one that this package implements
+PAPER = "paper"  # the paper that this package implements
 NUMBERS = ("accuracy", "sd", "seeds")
 
 
@@ -26,7 +26,7 @@ Source = Callable[[Recipe], Published | None]
 
 
 def source_of(name: str) -> Source:
-    """Return what looks up published numbers: those of the paper, or of a file."""
+    """Return a function that looks up published results in the paper or in a file."""
     if name == PAPER:
         return lambda recipe: published(recipe.tree())
     rows = read_rows(Path(name))
@@ -34,7 +34,7 @@ def source_of(name: str) -> Source:
 
 
 def read_rows(path: Path) -> list[tuple[dict[str, object], Published]]:
-    """Read a CSV file with columns accuracy, sd and seeds, and keys of the recipe; an empty key is any value."""
+    """Read a CSV file with columns accuracy, sd, seeds and recipe keys; an empty field matches any value."""
     try:
         with regular_file(path).open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(line for line in file if not line.startswith("#")))
@@ -61,7 +61,7 @@ def fits(recipe: Recipe, settings: dict[str, object]) -> bool:
 
 @dataclass(frozen=True)
 class Beside:
-    """A cell's final accuracies, one for each seed, and what is published for it."""
+    """A cell's final accuracies, one per seed, and its published result."""
 
     values: list[float]
     published: Published | None
@@ -77,7 +77,7 @@ class Beside:
         return welch_interval(self.values, self.published.accuracy, self.published.sd, self.published.seeds)
 
     def texts(self) -> list[str]:
-        """Ours, published, difference, interval."""
+        """Return our accuracy, the published one, the difference and its interval as texts."""
         theirs, shown = self.published, "-"
         if theirs is not None:
             shown = with_deviation(theirs.accuracy, theirs.sd) + ("†" if theirs.remark else "")
@@ -94,6 +94,6 @@ HEADING = ("ours, %", "published, %", "difference, points", "95 % interval (Welc
 
 
 def remarks(rows: Sequence[Beside]) -> list[str]:
-    """In what settings differ from the published ones, each once."""
+    """Return each remark on differences from the published settings once."""
     found = dict.fromkeys(row.published.remark for row in rows if row.published and row.published.remark)
     return [f"† {remark}." for remark in found]

@@ -1,4 +1,4 @@
-"""The tables of a reproduction: each cell beside what is published, and what WSM changes in each setting."""
+"""The tables of a reproduction: each cell with its published result, and the gain of WSM in each setting."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from fedrecall.studies.table import Row, StudyTable, paired, study_table
 from fedrecall.studies.table_texts import paired_texts, setting_headings, setting_text, setting_texts
 
 NORM, OBJECTIVE = "model.norm", "objective"
-PAIRING = ("wsm", "batch"), ("cross_entropy", "group")  # what the paper's Table 1 sets against each other
+PAIRING = ("wsm", "batch"), ("cross_entropy", "group")  # the two methods that the paper's Table 1 compares
 
 
 def write_tables(tables: Mapping[str, TextTable], folder: Path) -> None:
-    """Write the tables as CSV, Markdown and LaTeX beside the study's own."""
+    """Write the tables as CSV, Markdown and LaTeX next to the study's own tables."""
     for name, table in tables.items():
         for kind, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
             write_text(folder / f"published-{name}.{kind}", text)
 
 
 def published_tables(made: Reproduction) -> dict[str, TextTable]:
-    """Return `table`, a row for each cell, and `pairs`, a row for each pair of objectives if there are pairs."""
+    """Return `table`, with a row per cell, and, if there are pairs of objectives, `pairs`, with a row per pair."""
     asked, shortened = made.asked, made.shortened
     table, name = study_table(asked.design, made.cells(), StudyFolder(asked.path)), asked.design.published
     source, said = source_of(name) if name and shortened is None else nothing, []
@@ -52,7 +52,7 @@ def published_tables(made: Reproduction) -> dict[str, TextTable]:
 
 
 def nothing(recipe: Recipe) -> Published | None:
-    """What is published of a study that does not say."""
+    """Return None, as the source of a study without published results."""
     return None
 
 
@@ -75,7 +75,7 @@ def cells_table(made: Reproduction, table: StudyTable, source: Source, said: lis
 
 
 def best(made: Reproduction, table: StudyTable, cell: Cell, source: Source) -> Published | None:
-    """What is published for a cell; where a setting was chosen, the best published one of its values."""
+    """Return the published result for a cell; if settings were chosen, the best one over their values."""
     recipes = made.recipes()
     if not table.chosen:
         return source(recipes[cell.name])
@@ -93,7 +93,7 @@ def best(made: Reproduction, table: StudyTable, cell: Cell, source: Source) -> P
 
 @dataclass(frozen=True)
 class Pair:
-    """WSM and cross-entropy in one setting, or as the paper pairs them."""
+    """WSM and cross-entropy in one setting, or with the norms that the paper pairs."""
 
     wsm: Row
     other: Row
@@ -101,7 +101,7 @@ class Pair:
 
 
 def pairs_of(table: StudyTable, recipes: Mapping[str, Recipe]) -> Iterator[Pair]:
-    """Like for like, and as the paper pairs norms."""
+    """Yield the pairs of WSM and cross-entropy with equal norms, and those with the norms that the paper pairs."""
     for row in table.rows:
         mine = recipes[row.cell.name]
         if value_of(mine, OBJECTIVE) != "wsm":

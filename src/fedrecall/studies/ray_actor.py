@@ -1,6 +1,6 @@
 """The actor that executes runs of a study on a node of a cluster, one at a time.
 
-If the node can access the study's folder, the run is written there. If not, it is written to a temporary folder of
+The run is written to the study's folder if the node can access it. If not, it is written to a temporary folder of
 the node and sent back when it ends.
 """
 
@@ -24,20 +24,20 @@ from fedrecall.scratch import ScratchFolder
 from fedrecall.studies.packed_folder import pack, unpack
 from fedrecall.studies.serving import Ended, RunOrder, execute_run, printing_to
 
-FREED = 60.0  # seconds for the process that executed a run before to end
+FREED = 60.0  # seconds to wait for the process that executed the run before
 PAUSE = 0.5
 
 
 class ActorSetup(NamedTuple):
-    """What every actor of a study is sent once."""
+    """The setup that is sent once to every actor of a study."""
 
     path: list[str]  # the driver's module search path
-    working_folder: Path  # the driver's: relative paths refer to it
+    working_folder: Path  # the driver's working folder, to which relative paths refer
     token: FolderToken  # in the study's folder
 
 
 class StoppableProgress(Watcher):
-    """Records the progress of a run; interrupts it after a round if it is to stop."""
+    """Records the progress of a run; interrupts it after the current round on request."""
 
     def __init__(self) -> None:
         self.round, self.stopping = 0, False
@@ -62,7 +62,7 @@ class RunActor:
         return setup.token.is_seen()
 
     def progress(self) -> int:
-        """Return the last round that the current run has finished here; 0 before the first."""
+        """Return the last round that this actor finished in the current run; 0 before the first."""
         return self._progress.round
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class RunActor:
 
 
 def wait_until_free(folder: Path) -> None:
-    """Wait for the lock of a run, whose process may outlive its study or its node by a moment."""
+    """Wait for a run's lock, because its former process may briefly outlive its study or node."""
     deadline = time.monotonic() + FREED
     while time.monotonic() < deadline:
         run = RunFolder(folder)

@@ -1,4 +1,4 @@
-"""Runs of a study in parallel on a Ray cluster, or by Ray on this machine, with the bits of `serial`.
+"""Execute a study's runs in parallel with Ray, on a cluster or this machine, with the bits of `serial`.
 
 A run whose actor or node dies is resumed by another actor from its last checkpoint in the study's folder.
 """
@@ -30,7 +30,7 @@ from fedrecall.studies.ray_actor import ActorSetup, RunActor
 from fedrecall.studies.serving import Ended, RunOrder
 from fedrecall.studies.spread import Spread
 
-MOST_MOVES = 3  # of a run to another actor
+MOST_MOVES = 3  # times that a run is given to another actor before it fails
 
 
 @dataclass(eq=False)
@@ -39,12 +39,12 @@ class StudyActor(Member):
 
     handle: Any
     answer: Any  # the reference to the end of its run; at first, to whether it can access the study's folder
-    progress: Any = None  # the reference to its progress, if that was asked for
+    progress: Any = None  # the reference to a pending request for its progress
     has_folder: bool = True  # it can access the study's folder
 
 
 class RayPool(RunPool[StudyActor]):
-    """Runs in actors, placed by Ray."""
+    """Executes runs in actors that Ray places."""
 
     def __init__(self, folder: StudyFolder, jobs: int, seen: Seen, spread: Spread) -> None:
         super().__init__(StudyFolder(folder.path.resolve()), jobs, seen)
@@ -139,14 +139,14 @@ class RayPool(RunPool[StudyActor]):
             if ended.log:
                 with explain_write_errors(log), log.open("a", encoding="utf-8") as file:
                     file.write(ended.log)
-            if is_run(place):  # perhaps made on another machine, by order of this machine's user
+            if is_run(place):  # the run may come from another machine, on this user's order
                 ledger.record(place, own_code(recipe.tree()))
         except InputError as error:
             return "failed", str(error)
         return ended.kind, ended.words
 
     def _gone(self, member: StudyActor) -> None:
-        """Give the run of an actor that has died to another, unless it was moved too often."""
+        """Give the run of a dead actor to another, unless it was moved too often."""
         run = member.run
         self._end([member])
         if run is None:

@@ -1,4 +1,4 @@
-"""A published table or figure made again: as much of a study as is asked for, shown beside what is published."""
+"""Reproduce a published table or figure: run a study or a part of it, and compare it with published results."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from fedrecall.studies.sweep import Asked, Study, carry_out
 FOLDER = Path("runs") / "reproduce"
 UNTRAINED = "class-shares"  # the figure that needs partitions only
 HEATMAPS = "heatmaps"
-DRAWN = (0.3, 0.9)  # of the rounds, at which matrices are drawn: 1200 and 3600 of the paper's 4000
+DRAWN = (0.3, 0.9)  # the fractions of the rounds at which heatmaps are drawn: 1200 and 3600 of the paper's 4000
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What is to be made again, planned; nothing is written yet."""
+    """A planned reproduction; nothing is written yet."""
 
     name: str
     asked: Asked
-    shortened: int | None = None  # to so many rounds
+    shortened: int | None = None  # the number of rounds of a shorter version
 
     @classmethod
     def of(
@@ -49,7 +49,7 @@ class Reproduction:
         jobs: int | None = None,
         execution: Tree | None = None,
     ) -> Reproduction:
-        """A study, by name or file, as far as the words choose it: `dataset=cifar10 lr=0.05 seeds=1`."""
+        """Plan the runs of a study, by name or file, that words select: `dataset=cifar10 lr=0.05 seeds=1`."""
         if name not in shipped() and not Path(name).is_file():
             raise InputError(f"there is nothing called {name!r} to reproduce; {nearest(name, shipped())}")
         design = load_design(name)
@@ -65,14 +65,14 @@ class Reproduction:
         return self.asked.design.figures != [UNTRAINED]
 
     def plan(self) -> Plan:
-        """What there is to do. Runs that other studies beside have finished count as done."""
+        """Return the states of the runs and the costs of the remaining ones, including runs yet to be adopted."""
         folder = StudyFolder(self.asked.path)
         states = self.asked.states()
         left = [run for run in self.asked.runs if states[run.slot].kind not in OVER] if self.trains else []
         return Plan(self, states, costs(left), folder)
 
     def cells(self) -> list[Cell]:
-        """Those of which a run is asked for, with the seeds that are."""
+        """Return the cells with selected runs, reduced to the selected seeds."""
         wanted = {(run.slot.cell, run.slot.seed) for run in self.asked.runs}
         cells = [
             replace(cell, slots=tuple(slot for slot in cell.slots if (slot.cell, slot.seed) in wanted))
@@ -81,11 +81,11 @@ class Reproduction:
         return [cell for cell in cells if cell.slots]
 
     def recipes(self) -> dict[str, Recipe]:
-        """By cell, of its first run."""
+        """Return the recipe of each cell's first run, by cell name."""
         return {run.slot.cell: run.recipe for run in reversed(self.asked.runs)}
 
     def carry_out(self, *, quiet: bool) -> Study:
-        """What is not done yet."""
+        """Adopt or execute the runs that are not done; for a figure of class shares, write partitions only."""
         folder = StudyFolder.of(self.asked.path, self.asked.design)
         if not self.trains:
             for run in self.asked.runs:
@@ -95,7 +95,7 @@ class Reproduction:
         return carry_out(self.asked, quiet=quiet, report=True)
 
     def draw(self, study: Study) -> list[Path]:
-        """The study's figures, of the runs that are there."""
+        """Draw the study's figures from the runs that have results; return their paths."""
         from fedrecall.report.figures.write import write_figures
 
         wanted = self.asked.design.figures
@@ -108,7 +108,7 @@ class Reproduction:
         return write_figures(group(runs, titles()), study.path / "figures", drawn, names)
 
     def heatmap_rounds(self, runs: Sequence[RunRecord]) -> tuple[int, ...]:
-        """Of the probed rounds, those nearest to the paper's."""
+        """Return the probed rounds nearest to the paper's."""
         total = self.asked.runs[0].recipe.rounds
         probed = sorted(set.intersection(*(set(run.probes) for run in runs)))
         return (
@@ -118,7 +118,7 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Plan:
-    """How far a reproduction is, and what the rest takes."""
+    """The states of a reproduction's runs, and the cost of the remaining ones."""
 
     reproduction: Reproduction
     states: dict[Slot, State]
@@ -131,7 +131,7 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Until all is done, with several runs at once; of a run that is begun, what is left of it."""
+        """Return the seconds until all runs are done, several at once; rounds that are done do not count."""
         return seconds_left(self.costs, self.states, self.reproduction.asked.jobs)
 
     @property
@@ -140,14 +140,14 @@ class Plan:
 
 
 def short(rounds: int, figures: Sequence[str]) -> Tree:
-    """The settings of a shorter version; where matrices are drawn, they are measured ten times all the same."""
+    """Return the settings of a shorter version; for heatmaps, forgetting is still measured ten times."""
     if rounds < 1:
         raise InputError(f"--rounds is {rounds}; at least 1 was expected")
     return {"rounds": rounds, **({"forgetting.every": max(1, rounds // 10)} if HEATMAPS in figures else {})}
 
 
 def write_partition(path: Path, recipe: Recipe) -> None:
-    """What a figure of class shares is drawn from: the recipe, and who has what."""
+    """Write the recipe and the partition, from which figures of class shares are drawn."""
     if (path / files.PARTITION).is_file():
         return
     federation, folder = load_federation(recipe), RunFolder.create(path)

@@ -1,7 +1,7 @@
 """A worker process of a study: it executes the runs that it is sent, one after the other.
 
 The output of a run goes to its log. If the study's process is gone, this one exits at once; the run can be resumed
-from its last checkpoint. Messages are about runs, not about tasks as those of engines are; `Shutdown` is the same.
+from its last checkpoint. Unlike those of engines, messages are about runs, not tasks; `Shutdown` is the same.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RoundDone:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended; with its log and its packed folder, if it was not in the study's folder."""
+    """How a run ended, with its log and packed folder if it ran outside the study's folder."""
 
     kind: str  # "finished", "failed", "diverged" or "interrupted"
     words: str
@@ -76,7 +76,7 @@ class ProgressReporter(Watcher):
 
 
 def begin(connection: Connection) -> None:
-    """Execute runs as they are ordered, until `Shutdown`."""
+    """Execute the runs that are received, until `Shutdown`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to write a checkpoint before the end
     orders: SimpleQueue[RunOrder | Shutdown] = SimpleQueue()
     threading.Thread(target=listen, args=(connection, orders), daemon=True).start()
@@ -123,7 +123,7 @@ def execute_run(order: RunOrder, watcher: Watcher) -> Ended:
 
 
 def plan_of(order: RunOrder) -> Plan:
-    """Return the plan of a run that begins or is resumed."""
+    """Return the plan of a new or resumed run."""
     recipe = Recipe(**order.recipe)
     federation = load_federation(recipe)
     resumed = is_run(order.folder)

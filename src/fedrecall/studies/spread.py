@@ -1,4 +1,4 @@
-"""Whether the runs of a study are spread over a Ray cluster, and what each takes of it."""
+"""Distribution of a study's runs over a Ray cluster, and the resources of each run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RAY = "ray"
 
 @dataclass(frozen=True)
 class Spread:
-    """Over which cluster, and what of a node each run takes."""
+    """The cluster that runs are spread over, and the resources that each run takes of a node."""
 
     address: str | None
     asked: Resources
 
     @classmethod
     def of(cls, runs: Sequence[PlannedRun]) -> Spread | None:
-        """By the engine of the runs, which is one for all; None if it is not `ray`."""
+        """Return the cluster and resources for the runs, which share one engine; None if it is not `ray`."""
         first = runs[0].recipe.execution
         for key in ("engine", "ray_address", "resources"):
             given = {json.dumps(getattr(run.recipe.execution, key), sort_keys=True) for run in runs}
@@ -45,7 +45,7 @@ class Spread:
         return cls(first.ray_address, asked)
 
     def room(self) -> int:
-        """How many runs the cluster has room for at once; an `InputError` if for none."""
+        """Return the number of runs that fit the cluster at once; raise an `InputError` if none does."""
         with closing(Cluster(self.address)) as cluster:
             return cluster.refuse_too_little(self.asked, None)
 
@@ -57,7 +57,7 @@ def taken_by(recipe: Recipe) -> dict[str, float]:
 
 
 def in_one_process(run: PlannedRun) -> PlannedRun:
-    """The run as one actor carries it out: with the engine `serial`, whose bits those of `ray` are."""
+    """Return the run with the engine `serial`, which gives the same bits as `ray`, for execution in one actor."""
     execution = run.recipe.execution
     if execution.client_timeout is not None:
         raise InputError(
@@ -71,7 +71,7 @@ def in_one_process(run: PlannedRun) -> PlannedRun:
 
 
 def refuse_workers(execution: Tree) -> None:
-    """An `InputError` for a number of workers in each run, where a run is carried out in one process."""
+    """Raise an `InputError` if several workers per run are asked for; each run takes one process."""
     if str(execution.get("workers", 1)) not in ("1", "auto"):
         raise InputError(
             f"execution.workers is {execution['workers']}, but the engine {RAY!r} carries out each run of a study "

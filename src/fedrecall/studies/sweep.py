@@ -1,4 +1,4 @@
-"""A sweep: every run of a study, several at once, each from where it is to its end; then tables and a page."""
+"""A sweep: execute or resume every run of a study, several at once, then write the tables and the report."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ TEXTS: dict[str, Callable[[StudyTable], str]] = {
 
 
 class Study:
-    """A study's folder: its runs, how far they are, and its table.
+    """A study's folder: its runs, their states, and its table.
 
-    `Study(path)` opens one that `sweep` has made.
+    `Study(path)` opens a folder that `sweep` has created.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -51,7 +51,7 @@ class Study:
 
     @cached_property
     def design(self) -> Design:
-        """What was asked."""
+        """The design of the study."""
         return Design(**self.folder.saved())
 
     @cached_property
@@ -61,7 +61,7 @@ class Study:
 
     @property
     def states(self) -> dict[Slot, State]:
-        """How far each run is."""
+        """The state of each run."""
         return {slot: self.folder.state(slot) for cell in self.cells for slot in cell.slots}
 
     @property
@@ -73,11 +73,11 @@ class Study:
         }
 
     def result(self) -> StudyTable:
-        """The table as it is now, with its numbers and words."""
+        """Return the current table as numbers and notes."""
         return study_table(self.design, self.cells, self.folder)
 
     def table(self) -> Any:
-        """The table as it is now: a pandas DataFrame where pandas is installed, else a list of dictionaries."""
+        """Return the current table: a pandas DataFrame if pandas is installed, else a list of dictionaries."""
         records = self.result().records()
         try:
             import pandas
@@ -86,7 +86,7 @@ class Study:
         return pandas.DataFrame(records)
 
     def write_tables(self) -> StudyTable:
-        """`table.csv`, `.md` and `.tex`, which have no times in them, and `times.csv`, which has."""
+        """Write `table.csv`, `.md` and `.tex`, which contain no times, and `times.csv`; return the table."""
         table = self.result()
         for name, text in TEXTS.items():
             write_text(self.path / name, text(table))
@@ -94,7 +94,7 @@ class Study:
         return table
 
     def report(self) -> Path | None:
-        """Write the page about the runs of the table, and return where it is; None if none has a result."""
+        """Write the report on the runs of the table and return its path; None if no run has a result."""
         runs = [run.path for row in self.result().rows for run in row.runs]
         return write_report(runs, self.path / files.REPORT) if runs else None
 
@@ -127,13 +127,12 @@ def sweep(
     progress: bool | None = None,
     report: bool = True,
 ) -> Study:
-    """Carry out a recipe with every combination of the grid's values and every seed, or go on with that.
+    """Run a recipe with every combination of the grid's values and every seed, or resume such a study.
 
-    `recipe` is a shipped recipe's name or a file, or those of a study, over which the rest goes. The same call
-    goes on where it was: runs that are done are kept. `jobs` runs go at once, by default as many as there are
-    CPUs. `execution` is that of every run; with the engine `ray`, runs are spread over a cluster. Runs are made by
-    recipes alone; for a model or data given as Python objects, call `federate` in a loop. (docs/sweeps.md has
-    examples.)
+    `recipe` is the name or file of a recipe or of a study, which the other arguments override. The same call
+    resumes the study and keeps finished runs. `jobs` runs are executed at once, by default one per CPU.
+    `execution` applies to every run; with the engine `ray`, runs are spread over a cluster. Runs are built from
+    recipes alone; for models or data given as Python objects, call `federate` in a loop. See docs/sweeps.md.
     """
     given = {
         "cases": cases and [dict(case) for case in cases],
@@ -149,13 +148,13 @@ def sweep(
 
 @dataclass(frozen=True)
 class Asked:
-    """A study that is about to be carried out: planned, and its folder known, nothing written yet."""
+    """A planned study with its folder's path; nothing is written yet."""
 
     design: Design
     runs: list[PlannedRun]
     path: Path
     jobs: int
-    spread: Spread | None = None  # over a cluster
+    spread: Spread | None = None  # None: runs are executed in processes of this machine
 
     @classmethod
     def of(
@@ -166,12 +165,12 @@ class Asked:
         jobs: int | None = None,
         execution: Tree | None = None,
     ) -> Asked:
-        """Every recipe is loaded: what is wrong with one is found here."""
+        """Plan a study. Every recipe is loaded, so that errors in recipes are raised here."""
         if jobs is not None and jobs < 1:
             raise InputError(f"jobs is {jobs}; at least one was expected")
         cells = cells_of(design)
         here = min(jobs or usable_cpus(), len(cells) * len(design.seeds))
-        # Runs that go at once share the CPUs: each has one worker. The bits are the same.
+        # Parallel runs share the CPUs, so each gets one worker, which does not change the bits.
         one = {"workers": 1} if here > 1 else {}
         runs = plan(design, cells, {**one, **(execution or {})})
         path = Path(out) if out is not None else Path("runs") / f"{Path(source).stem}-sweep-{design.digest()[:8]}"
@@ -183,13 +182,13 @@ class Asked:
         return cls(design, runs, path, min(jobs or room, room, len(runs)), spread)
 
     def pool(self, folder: StudyFolder, seen: Seen) -> RunPool[Any]:
-        """Who carries out the runs."""
+        """Return the pool that executes the runs."""
         if self.spread is None:
             return ProcessPool(folder, self.jobs, seen)
         return RayPool(folder, self.jobs, seen, self.spread)
 
     def states(self) -> dict[Slot, State]:
-        """How far each run is; a run of another recipe in its place is an `InputError`."""
+        """Return the state of each run; raise an `InputError` if a slot has a run of another recipe."""
         folder = StudyFolder(self.path)
         for run in self.runs:
             folder.refuse_other(run)
@@ -197,8 +196,8 @@ class Asked:
 
 
 def carry_out(asked: Asked, *, quiet: bool, report: bool) -> Study:
-    """Whatever is not done, then the tables and the page."""
-    before = random.getstate()  # rich draws random numbers when it is imported, and they are the user's
+    """Execute the runs that are not done, then write the tables and, if `report` is set, the report."""
+    before = random.getstate()  # importing rich draws from the user's random state
     from fedrecall.studies.progress import Progress
 
     random.setstate(before)
@@ -223,7 +222,7 @@ def carry_out(asked: Asked, *, quiet: bool, report: bool) -> Study:
 
 
 def check_data(runs: Sequence[PlannedRun]) -> None:
-    """An `InputError` before anything runs, if data are not there; each data set is looked at once."""
+    """Raise an `InputError` before any run starts if data are missing; check each data set once."""
     seen = set()
     for recipe in (run.recipe for run in runs):
         key = json.dumps(recipe.tree()["data"], sort_keys=True)

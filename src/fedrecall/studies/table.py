@@ -1,4 +1,4 @@
-"""The table of a study: a row for each combination of settings, over its seeds, as numbers."""
+"""The table of a study as numbers: a row for each combination of settings, over its seeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METRICS = ("final_accuracy", "final_accuracy_macro", "val_accuracy", "forgetting
 
 @dataclass(frozen=True)
 class Paired:
-    """The differences of two methods, for each of the seeds that they share."""
+    """The differences of two methods, one for each shared seed."""
 
     values: tuple[float, ...]
 
@@ -36,17 +36,17 @@ class Paired:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of the mean, 95 %."""
+        """The 95 % interval of the mean."""
         return interval(self.values)
 
     @property
     def agree(self) -> int:
-        """In how many seeds the difference has the sign of the mean."""
+        """The number of seeds whose difference has the sign of the mean."""
         return sum(value * self.mean > 0 for value in self.values)
 
 
 def paired(method: Method, other: Method, key: str = "final_accuracy") -> Paired | None:
-    """None where they share no seed."""
+    """Return the paired differences of two methods; None if they share no seed."""
     values = paired_differences(method, other, key)
     return Paired(tuple(values)) if values else None
 
@@ -57,7 +57,7 @@ def mean_record(key: str, values: Sequence[float]) -> dict[str, float | None]:
 
 
 def paired_record(paired: Paired | None) -> dict[str, float | None]:
-    """Return the mean difference, its interval, and how many seeds agree, as plain values."""
+    """Return the mean difference, its interval and the number of seeds that agree as plain values."""
     low, high = (paired.interval if paired else None) or (None, None)
     return {
         "difference": paired.mean if paired else None,
@@ -69,7 +69,7 @@ def paired_record(paired: Paired | None) -> dict[str, float | None]:
 
 @dataclass(frozen=True)
 class Result:
-    """What the runs of a cell came to, as far as they are finished."""
+    """The states of a cell's runs and the records of the finished ones."""
 
     cell: Cell
     states: list[State]
@@ -90,7 +90,7 @@ class Result:
         return len(self.runs) == len(self.states)
 
     def numbers(self, key: str) -> list[float]:
-        """Of each finished run that has it."""
+        """Return the value of a metric for each finished run that has it."""
         if key == "val_accuracy":
             found = [last_validation(run) for run in self.runs]
         else:
@@ -98,14 +98,14 @@ class Result:
         return [float(value) for value in found if is_number(value)]
 
     def scores(self) -> list[float | None]:
-        """What options are chosen by, for each run; None of one that is not finished."""
+        """Return the validation accuracy of each run, by which options are chosen; None for unfinished runs."""
         known = self.numbers("val_accuracy")
         if len(known) < len(self.runs):
             raise InputError(f"the cell {self.cell.name!r} has runs without a validation accuracy to choose by")
         return [*known, *([None] * (len(self.states) - len(known)))]
 
     def trouble(self) -> str:
-        """What is not finished, in words, the same ones together."""
+        """Return the states of the unfinished runs in words, with equal states grouped."""
         words: dict[str, list[str]] = {}
         for slot, state in zip(self.cell.slots, self.states):
             if state.kind != "finished":
@@ -123,16 +123,16 @@ class Row:
     """A combination of settings over its seeds."""
 
     cell: Cell
-    settings: dict[str, Any]  # by key of the columns
+    settings: dict[str, Any]  # by column key
     seeds: int
-    numbers: dict[str, list[float]]  # by metric, of each seed
-    paired: Paired | None  # the final accuracy less that of the baseline
+    numbers: dict[str, list[float]]  # by metric, a value per seed
+    paired: Paired | None  # the final accuracy minus that of the baseline
     is_baseline: bool
-    trouble: str  # what is not finished, in words
+    trouble: str  # the states of unfinished runs in words
     runs: list[RunRecord]
 
     def record(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the row as plain values."""
         line: dict[str, Any] = {**self.settings, "seeds": self.seeds}
         for key, values in self.numbers.items():
             line |= mean_record(key, values)
@@ -141,10 +141,10 @@ class Row:
 
 @dataclass(frozen=True)
 class StudyTable:
-    """The rows, and what is to be said about them."""
+    """The rows of a study's table and the notes about them."""
 
     keys: list[str]  # the settings that are columns
-    chosen: list[str]  # those of them whose values were chosen on validation data
+    chosen: list[str]  # the keys whose values were chosen on validation data
     metrics: list[str]
     rows: list[Row]
     has_baseline: bool
@@ -152,17 +152,17 @@ class StudyTable:
 
     @property
     def has_trouble(self) -> bool:
-        """Whether some row has runs that are not finished."""
+        """Whether any row has unfinished runs."""
         return any(row.trouble for row in self.rows)
 
     def records(self) -> list[dict[str, Any]]:
-        """A line of plain values for each row, all with the same keys."""
+        """Return each row as plain values, all with the same keys."""
         aside = () if self.has_baseline else paired_record(None).keys()
         return [{key: value for key, value in row.record().items() if key not in aside} for row in self.rows]
 
 
 def study_table(design: Design, cells: Sequence[Cell], folder: StudyFolder) -> StudyTable:
-    """From what the runs left: nothing in it depends on when, or how quickly, they were carried out."""
+    """Return the table from the runs' records; it does not depend on when or how fast they were executed."""
     results = {cell.name: Result.read(cell, folder) for cell in cells}
     shown = list(results.values())
     if design.choose:
@@ -179,13 +179,13 @@ def study_table(design: Design, cells: Sequence[Cell], folder: StudyFolder) -> S
 
 
 def differs_by_class(result: Result) -> bool:
-    """Is the accuracy by class another than that over samples, as on test data with unequal classes?"""
+    """Whether the accuracy by class visibly differs from that over samples, as with unequal test classes."""
     pairs = zip(result.numbers("final_accuracy"), result.numbers("final_accuracy_macro"))
     return any(abs(first - second) >= VISIBLE for first, second in pairs)
 
 
 def baselines_of(design: Design, results: Sequence[Result]) -> dict[str, Result]:
-    """By the settings that a row shares with its baseline."""
+    """Return the baselines by the settings that a row shares with its baseline."""
     if not design.baseline:
         return {}
     return {beside(design, result): result for result in results if is_baseline(design, result.cell)}
@@ -215,7 +215,7 @@ def row_of(
 
 
 def setting_of(result: Result, key: str) -> Any:
-    """A number or a word; of a key that the cell does not set, what its runs have."""
+    """Return a setting as a number or word; if the cell does not set the key, the value in its runs' recipes."""
     if key in result.cell.settings:
         value = result.cell.settings[key]
     else:
@@ -225,7 +225,7 @@ def setting_of(result: Result, key: str) -> Any:
 
 
 def notes_of(design: Design, results: Sequence[Result], shown: Sequence[Result]) -> list[str]:
-    """What a reader has to know, a sentence each."""
+    """Return the notes below the table, a sentence each."""
     notes = [final_words(shown)]
     if len(design.seeds) > 1:
         notes.append("± is the standard deviation over seeds.")
@@ -249,7 +249,7 @@ def notes_of(design: Design, results: Sequence[Result], shown: Sequence[Result])
 
 
 def final_words(shown: Sequence[Result]) -> str:
-    """What the final accuracy is, where that is the same for all."""
+    """Return a definition of the final accuracy, or an empty text if it differs between runs."""
     counts = {run.summary.get("final_accuracy_rounds") for result in shown for run in result.runs}
     if len(counts) != 1 or not (count := counts.pop()):
         return ""

@@ -1,4 +1,4 @@
-"""A study's table as text: CSV with ten digits, Markdown and LaTeX as a paper has it."""
+"""A study's table as text: CSV with ten digits, and Markdown and LaTeX in the form of a paper."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def body_line(table: StudyTable, row: Row) -> list[str]:
 
 
 def paired_texts(paired: Paired | None, otherwise: str) -> list[str]:
-    """Return the mean difference, its interval, and how many seeds agree; `otherwise` and hyphens without one."""
+    """Return the mean difference, its interval and the number of seeds that agree, or `otherwise` and hyphens."""
     if paired is None:
         return [otherwise, "-", "-"]
     return [points(paired.mean), points_range(paired.interval), f"{paired.agree}/{len(paired.values)}"]
@@ -58,12 +58,12 @@ def setting_text(key: str, value: float | str) -> str:
     """Return `FedAvg` for an algorithm's name, and a number as it was typed."""
     if isinstance(value, str):
         named = titles().of(key, {"name": value}) if key in SECTIONS else value
-        return named or in_words(value)  # cross-entropy has no title: it is what an algorithm has by itself
+        return named or in_words(value)  # cross-entropy has an empty title
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def as_text(table: StudyTable) -> TextTable:
-    """Return the table as a paper has it."""
+    """Return the table in the form of a paper."""
     return TextTable(heading(table), body(table), table.notes, words=len(table.keys))
 
 
