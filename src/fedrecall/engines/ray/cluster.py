@@ -19,8 +19,9 @@ from fedrecall.recipe.settings import Execution
 ANSWER = 10.0  # seconds for an address to answer
 # Settings of a Ray that is started here: unreachable from the network, no usage reports.
 OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-# Bytes up to which an answer is sent inline. Ray's own limit is 100 kB; larger answers go through its object store,
-# which took half as much CPU time again for 1.5 MB, and a little less for 3.9 MB. On one machine, workers lose it.
+# Bytes up to which an answer is sent inline (Ray's own limit is 100 kB). Larger ones go through the object store,
+# which took half as much CPU time again for 1.5 MB, and a little less for 3.9 MB. On one machine, that time is
+# taken from the workers.
 WITH_MESSAGE = 2 * 2**20
 
 Resources = Mapping[str, float]

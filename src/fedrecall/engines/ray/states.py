@@ -36,7 +36,7 @@ class FolderToken:
 
     def remove(self) -> None:
         delete_file(self.path, self.path.parent)
-        with contextlib.suppress(OSError):  # the folder holds states
+        with contextlib.suppress(OSError):  # the folder may hold states
             self.path.parent.rmdir()
 
 
