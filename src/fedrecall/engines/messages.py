@@ -96,14 +96,14 @@ class Failed:
 
 @dataclass(frozen=True)
 class Refused:
-    """An `InputError`."""
+    """The worker raised an `InputError`."""
 
     sentence: str
 
 
 @dataclass(frozen=True)
 class Unwritten:
-    """A `WriteError`."""
+    """The worker raised a `WriteError`."""
 
     sentence: str
 

@@ -55,7 +55,7 @@ class OrderedTasks:
         self._waiting = deque(TaskChunk(places, [tasks[place] for place in places]) for places in parts)
         self._finished: dict[int, tuple[TaskResult, TaskChunk]] = {}
         self._held: dict[tuple[int, int], int] = {}  # results not yet yielded, by worker and slot
-        self._free: dict[int, list[int]] = {}  # slots, by worker
+        self._free: dict[int, list[int]] = {}  # free slots, by worker
         self._slots, self._more = slots, count(slots) if more else None
         self._total, self._expected = len(tasks), 0
 

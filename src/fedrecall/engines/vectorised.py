@@ -85,7 +85,7 @@ class Vectorised(Engine):
         for cohort in self._all:
             self._cohorts.put(cohort)
         self._threads = Threads(self.workers, lambda: torch.set_num_threads(1))
-        # Clients then send their models unchanged, so only the sum of the models is needed.
+        # If so, clients send their models unchanged, and only the sum of the models is needed.
         self._sends_models = job.algorithm.sends_models and not job.own_buffers
 
     def _make_cohorts(self, device: Device) -> list[Cohort]:

@@ -48,7 +48,7 @@ from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 
 Count = tuple[int, float]  # correct samples, and the sum of the negative log-likelihood over all samples
-Counts = dict[str, Count]  # by the model's name
+Counts = dict[str, Count]  # counts by model name
 
 
 class Flower(Engine):
@@ -63,7 +63,7 @@ class Flower(Engine):
         self.workers = nodes.clients
         self.resume_command = "flwr run with the same app and federation, and --run-config resume=true"
         self._here: Serial | None = None
-        self._model: Tensors = {}  # the published one
+        self._model: Tensors = {}  # the published model
         self._known: dict[tuple[int, int], Count] = {}  # answers about it, by client and state version
 
     @classmethod
@@ -127,7 +127,7 @@ class Flower(Engine):
                 results.append(Missing(task, str(error)))
                 continue
             results.append(result)
-            finite = result.finite_part()[0] is not None  # else the round drops it
+            finite = result.finite_part()[0] is not None  # the round drops non-finite updates
             if task.probe and finite and self.roster.facts[task.client].forgetting:
                 models[task.client] = model
         if models:
@@ -151,7 +151,7 @@ class Flower(Engine):
         if self.job.objective.asks_population:
             record["pooled"] = self.federation.pooled_shares.tolist()
         if self.clipping_norm:
-            record["clipping_norm"] = self.clipping_norm  # where Flower's clipping mods look for it
+            record["clipping_norm"] = self.clipping_norm  # Flower's clipping mods read it here
         return record
 
     def _asks_model(self, task: TrainTask) -> bool:

@@ -105,7 +105,7 @@ class Layouts:
     down: Layout  # from the server to a client
     up: Layout  # from a client to the server
     model: Layout  # a model to be evaluated
-    names: tuple[str, ...]  # of the tensors that the algorithm sends
+    names: tuple[str, ...]  # names of the tensors that the algorithm sends
 
     @classmethod
     def of(cls, job: Job, flat: FlatModel) -> Layouts:

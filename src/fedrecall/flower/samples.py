@@ -1,6 +1,4 @@
-"""The kind of a federation's samples: shape, dtype, classes, and the transform to a model's input.
-
-It is part of the app, because no machine has all the data to derive it from."""
+"""The kind of a federation's samples, a file of the app, because no machine has all the data to derive it."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ KINDS: dict[str, type[Transform]] = {"plain": Plain, "images": Images, "smaller_
 
 @dataclass(frozen=True)
 class SampleKind:
-    """The properties that all samples of a federation share."""
+    """Shape, dtype, classes and the transform to a model's input, the same on all machines of a federation."""
 
     shape: tuple[int, ...]  # as stored; images are (H, W, C)
     dtype: str

@@ -53,7 +53,7 @@ class Start:
     words: str
     weights: Mapping[str, Tensor] | None = None
     untrained: bool = False
-    of_run: bool = False  # a run's own model, with the statistics that the run saved
+    of_run: bool = False  # the model is a run's own, with the statistics that the run saved
     partition: str | None = None  # digest of the partition that it was trained on, if known
 
 

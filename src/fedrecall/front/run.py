@@ -61,7 +61,7 @@ class Run:
         """Return the trained global model. For another prior (uniform, pooled, or the class shares of its future
         data), log(prior / training prior) is added to the bias of the last layer or, without one, to the logits.
         `trust` imports code that the folder names, even if the run is not known as your own."""
-        with fixed_torch_state():  # as the run made it
+        with fixed_torch_state():  # as in the run
             model = self._make_model() if self._make_model else self._model_of_recipe(trust=trust)
             model.load_state_dict(read_weights(self.path / files.MODEL))
             shift = self._shift(prior, trust=trust)

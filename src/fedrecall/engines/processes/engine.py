@@ -149,7 +149,7 @@ class Processes(WorkerPool[WorkerProcess]):
         work.done(chunk, unstack_results(chunk.tasks, message.scalars, self._results.read(message.vectors)))
 
     def _kill(self, member: WorkerProcess) -> None:
-        member.process.kill()  # which ends its connection
+        member.process.kill()  # this also ends its connection
 
     def _exit_code(self, member: WorkerProcess) -> int:
         """Return the exit code of a worker whose connection has ended."""

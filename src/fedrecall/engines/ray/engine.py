@@ -98,7 +98,7 @@ class Ray(WorkerPool[WorkerActor]):
         self._ray = self._cluster.ray
         self._states, self._token = states, FolderToken(states.folder)
         self._numbers, self._version, self._published = itertools.count(), 0, None
-        self._reduction: TreeReduction | None = None  # of a round whose sum is reduced on the nodes
+        self._reduction: TreeReduction | None = None  # set in a round whose sum is reduced on the nodes
         self._supplies: Supplies | None = None
         self._stillborn = 0
         self._threads_before = torch.get_num_threads()
@@ -160,7 +160,7 @@ class Ray(WorkerPool[WorkerActor]):
             self._reduction = None
 
     def _takes_tasks(self, member: WorkerActor) -> bool:
-        return member.ready  # others may wait long for room on the cluster
+        return member.ready  # others may have to wait for room on the cluster
 
     def _set_deadline(self, member: WorkerActor) -> None:
         super()._set_deadline(member)

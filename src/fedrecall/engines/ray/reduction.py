@@ -69,7 +69,7 @@ class TreeReduction:
         self._nodes: dict[NodePlace, TreeNode] = {}
         self._results: dict[int, Update] = {}  # without vectors, by place
         self._leaves: dict[int, Added] = {}
-        self._yielded = 0  # nodes of the top level
+        self._yielded = 0  # number of top-level nodes yielded so far
         last = LEAF * (3 * len(tasks) // (4 * LEAF))  # smaller chunks at the end, so that few workers idle there
         self._train(0, last, self._size)
         self._train(last, len(tasks), max(1, self._size // 4))

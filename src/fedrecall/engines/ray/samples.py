@@ -1,7 +1,7 @@
 """A node's access to the samples of a run.
 
 A node uses the driver's files if it can see them, else its own data set if that has the same digest, else a copy
-that it fetches once from the driver's node. All are memory-mapped, so that the workers of a node share the memory.
+that it fetches once over the network from the driver's node. All are memory-mapped, so that workers share memory.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class NodeTasks(NamedTuple):
     """Tasks and the state that they start from or evaluate."""
 
     tasks: Sequence[Task]
-    version: int  # of the published state
-    published: list[Any]  # the reference to it; in a list, so that a worker fetches it only if it is new
+    version: int  # version of the published state
+    published: list[Any]  # its reference, in a list so that a worker fetches it only if it is new
     states: PackedStates
 
 
