@@ -1,4 +1,4 @@
-"""Which engine a run gets, and which of them `auto` means."""
+"""The choice of a run's engine, including the rule for `auto`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, nearest
 from fedrecall.recipe.settings import Execution
 
-# Starting workers takes about five seconds, and a core does some 2e10 operations a second on small models: below
-# this many in a whole run, two workers save less than they cost.
+# Operations of a whole run below which two workers save less than they cost: starting workers takes about five
+# seconds, and a core does about 2e10 operations a second on small models.
 WORTH_WORKERS = 2.5e11
-# A message to a worker and back takes as long as some such operations do: a client's training should be more.
+# Operations that take as long as a message to a worker and back: a client's training should take more.
 WORTH_A_MESSAGE = 2e7
-# Batches of models pay off for many clients with narrow dense layers; wide ones fill the cache by themselves.
+# Batches of models pay off for many clients with narrow dense layers; a wide layer fills the cache by itself.
 MANY_CLIENTS = 32
 NARROW = 128
 DENSE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Flatten, nn.Identity)
 
 
 def asked_for(execution: Execution) -> type[Engine] | None:
-    """The engine that the settings name, or whose cluster they name; None: the one that fits."""
+    """Return the engine that the settings request by name or by a cluster's address; None if `auto` decides."""
     name = execution.engine
     if name != "auto":
         if name not in ENGINES:
@@ -39,7 +39,7 @@ def asked_for(execution: Execution) -> type[Engine] | None:
 
 
 def check_execution(execution: Execution) -> None:
-    """An `InputError` if the settings ask an engine, or the machine, for what it has not."""
+    """Raise an `InputError` if the engine or this machine lacks something that the settings ask for."""
     name, kind = execution.engine, asked_for(execution)
     if execution.device != "auto" and not (kind and kind.elsewhere):
         find_devices(execution.device)
@@ -67,8 +67,7 @@ def choose(
     *,
     fills_lanes: bool = False,
 ) -> Engine:
-    """The engine for a run on these devices in which a client's training takes so many operations. `auto` goes by
-    this work, never by a timing."""
+    """Return the engine for a run. `auto` decides by the work (`client_flops`), never by timing."""
     check_execution(execution)
     fits = fills_lanes or is_narrow_and_dense(module)
     many_small = clients_per_round >= MANY_CLIENTS and fits and Vectorised.why_not(job) is None
@@ -88,7 +87,7 @@ def choose(
 
 
 def devices_for(execution: Execution, step_operations: float, dtype: torch.dtype) -> list[str]:
-    """The devices that a run's workers train on, here or elsewhere."""
+    """Return the devices that a run's workers train on, on this machine or on a cluster."""
     kind = asked_for(execution)
     if kind is not None and kind.elsewhere:
         return [device_elsewhere(execution.device, execution.resources or {})]
@@ -96,7 +95,7 @@ def devices_for(execution: Execution, step_operations: float, dtype: torch.dtype
 
 
 def how_many(kind: type[Engine], execution: Execution, devices: Sequence[str]) -> int:
-    """Workers: as many as there are CPUs or, on devices, as fit on all of them."""
+    """Return the number of workers: by default one per CPU; on accelerators, only `processes` has several."""
     if execution.workers != "auto":
         return execution.workers
     if devices[0] == "cpu":
@@ -105,7 +104,7 @@ def how_many(kind: type[Engine], execution: Execution, devices: Sequence[str]) -
 
 
 def shared(devices: Sequence[str], workers: int, execution: Execution) -> list[Device]:
-    """The devices, which so many workers share evenly."""
+    """Return the devices that the workers use, each with the number of workers that share it."""
     if devices[0] == "cpu":
         return [CPU]
     used = devices[:workers]
@@ -116,14 +115,14 @@ def shared(devices: Sequence[str], workers: int, execution: Execution) -> list[D
 
 
 def clients_fill_lanes(job: Job) -> bool:
-    """Whether batches leave lanes empty that clients would fill, by kernels for the whole step."""
+    """Whether batches leave lanes empty that kernels for the whole step can fill with other clients."""
     if job.lowering is None or job.local.batch_size >= LANES:
         return False
     return unsupported_reason(job.lowering, job.algorithm) is None
 
 
 def is_narrow_and_dense(module: nn.Module) -> bool:
-    """Nothing but linear layers, all but the last narrow, in a row: such a model can be mapped for sure."""
+    """Whether the model is a sequence of dense layers, narrow except the last; such a model can be mapped."""
     inner = list(module.modules())
     if not all(type(layer) in (nn.Sequential, *DENSE) for layer in inner):
         return False

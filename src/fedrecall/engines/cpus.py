@@ -1,4 +1,4 @@
-"""How many CPUs this process may use: not the machine's, but what it was given."""
+"""The number of CPUs that this process may use, which can be smaller than the machine's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def usable_cpus() -> int:
-    """The least of the affinity, the cgroup's quota and Slurm's allotment."""
+    """Return the minimum of the CPU affinity, the cgroup's quota and Slurm's allocation."""
     counts = [affinity(), quota(), slurm()]
     return max(1, min(count for count in counts if count is not None))
 
@@ -20,7 +20,7 @@ def affinity() -> int:
 
 
 def quota(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """A container's share of CPU time, rounded up to whole CPUs; version 2 of cgroups, then 1."""
+    """Return a container's CPU quota (cgroup v2, else v1), rounded up to whole CPUs; None without a limit."""
     try:
         limit, period = (root / "cpu.max").read_text().split()
     except (OSError, ValueError):

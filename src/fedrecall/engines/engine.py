@@ -1,6 +1,6 @@
-"""What an engine is: it runs the tasks of a round where the data lives.
+"""The interface of engines, which run the tasks of a round where the data is stored.
 
-The traits say what others must know of it; nothing asks an engine for its name to decide something.
+Other modules decide by an engine's traits, never by its name.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from fedrecall.vector import Tensors
 
 
 class Engine(ABC):
-    """One file with a subclass, and one line in `ENGINES`."""
+    """Base class of the engines."""
 
     name: ClassVar[str]
-    own_rounding: ClassVar[bool] = False  # its bits are not those of `serial`, so it counts in the recipe's hash
-    replaces_workers: ClassVar[bool] = False  # a worker that dies or hangs is replaced, and its tasks run again
-    leaves_out_clients: ClassVar[bool] = False  # one that does not answer in time; a round goes on without it
-    records_steps: ClassVar[bool] = False  # before round 1, so that the model's forward pass must not change
-    in_this_process: ClassVar[bool] = True  # user code runs here, where breakpoint() works
-    elsewhere: ClassVar[bool] = False  # workers may be on other machines, with other devices than this one has
+    own_rounding: ClassVar[bool] = False  # bits differ from `serial`, so its name enters the recipe's digest
+    replaces_workers: ClassVar[bool] = False  # replaces a worker that dies or hangs, and runs its tasks again
+    leaves_out_clients: ClassVar[bool] = False  # a round continues without clients that do not answer in time
+    records_steps: ClassVar[bool] = False  # records steps before round 1; later, the forward pass must not change
+    in_this_process: ClassVar[bool] = True  # user code runs in this process, where breakpoint() works
+    elsewhere: ClassVar[bool] = False  # workers may be on other machines, with devices that this one lacks
     most_workers: ClassVar[int | None] = None
 
     workers: int = 1
-    devices: Sequence[Device] = (CPU,)  # where its workers train
-    failed: Task | None = None  # whose work raised what `run` raises
-    resume_command: str | None = None  # how its runs are resumed, if not by `fedrecall resume`
-    notes: Sequence[str] = ()  # what the user should know of where it runs
-    nodes: Sequence[Mapping[str, Any]] = ()  # the environments of other machines that it runs on
+    devices: Sequence[Device] = (CPU,)  # the devices that its workers train on
+    failed: Task | None = None  # the task that raised the exception of `run`
+    resume_command: str | None = None  # command that resumes its runs, if not `fedrecall resume`
+    notes: Sequence[str] = ()  # notes for the user on where it runs
+    nodes: Sequence[Mapping[str, Any]] = ()  # environments of the other machines that it runs on
 
     @classmethod
     @abstractmethod
     def create(cls, workers: int, execution: Execution, devices: Sequence[Device] = (CPU,)) -> Self:
-        """An engine of so many workers on these devices; nothing is started yet."""
+        """Return an engine with this many workers on these devices, without starting them."""
 
     @classmethod  # noqa: B027
     def check(cls, execution: Execution) -> None:
-        """An `InputError` if what the settings ask for is not there, as far as that is seen before a run."""
+        """Raise an `InputError` if something that the settings need is known to be missing before the run."""
 
     @classmethod
     def why_not(cls, job: Job) -> str | None:
-        """The reason why this engine cannot run a job; None if it can."""
+        """Return why this engine cannot run a job; None if it can."""
         return None
 
     def states_below(self, folder: Path) -> StateFiles:
-        """Where its clients' states are, for a run that keeps its own in a folder."""
+        """Return the store of the clients' states, for a run that keeps its own in `folder`."""
         return StateFiles(folder)
 
     @abstractmethod
@@ -64,17 +64,16 @@ class Engine(ABC):
 
     @abstractmethod
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
-        """Make this the state that the tasks which follow start from or evaluate."""
+        """Set the state that the following tasks start from or evaluate."""
 
     @abstractmethod
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
-        """Yield the results in the order of the tasks. Their tensors are the receiver's own."""
+        """Yield the results in the order of the tasks. The receiver owns their tensors."""
 
     def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | Missing]:
-        """Yield what a round's clients come to together; `track_updates`: how their updates lie, too.
+        """Like `run`, but may yield partial sums, and tensors are valid only until the next result is requested.
 
-        Like `run`, but an engine may add some results up where clients trained, and tensors are good only until
-        the next result is asked for.
+        `track_updates` also asks for update norms and cosines.
         """
         for result in self.run(tasks):
             assert not isinstance(result, EvaluateResult)
@@ -85,5 +84,5 @@ class Engine(ABC):
 
     @property
     def rounding(self) -> str:
-        """The word for this engine in a recipe's hash: none, where it has the bits of `serial`."""
+        """Return the engine's name in a recipe's digest; empty if it has the bits of `serial`."""
         return self.name if self.own_rounding else ""

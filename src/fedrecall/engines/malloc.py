@@ -1,7 +1,7 @@
-"""Keeping freed memory for the next step.
+"""Keep freed memory for the next step.
 
-By default glibc gives large buffers back to the system when they are freed and fetches them anew, page by page, at
-the next step: a fifth of the time of a small model.
+By default glibc returns large buffers to the system when they are freed and fetches them again, page by page, at
+the next step, which takes a fifth of the time of a small model.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import contextlib
 import ctypes
 import sys
 
-# The names and numbers of malloc.h, and sizes that hold the activations of a step.
+# Parameters of malloc.h; the sizes below hold the activations of a step.
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
 MEBIBYTE = 2**20
 
 
 def keep_freed_memory() -> None:
-    """For this process, from now on; nothing happens where the C library is another."""
+    """Make glibc keep freed memory in this process; do nothing with other C libraries."""
     if sys.platform != "linux":
         return
     with contextlib.suppress(OSError, AttributeError):  # musl has no mallopt

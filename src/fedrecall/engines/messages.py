@@ -23,7 +23,7 @@ PackedStates = dict[tuple[int, int], Packed]  # clients' states, by client and v
 
 @dataclass(frozen=True)
 class Publish:
-    """The state that the tasks which follow start from or evaluate."""
+    """Set the state that the following tasks start from or evaluate."""
 
     server: SharedTensors
     buffers: SharedTensors
@@ -47,16 +47,16 @@ class Shutdown:
 
 @dataclass(frozen=True)
 class Ready:
-    """The worker has begun."""
+    """The worker has started."""
 
 
 @dataclass(frozen=True)
 class NodeReady(Ready):
-    """The worker has begun on a node of a cluster."""
+    """The worker has started on a node of a cluster."""
 
     node: str
     environment: dict[str, Any]
-    has_states: bool  # it can read the run's folder
+    has_states: bool  # whether it can read the run's folder
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Added:
     """A node of the sum, whose vectors stay on the cluster."""
 
     scalars: Scalars
-    dropped: list[int]  # of a leaf: the order of clients whose numbers are not finite
+    dropped: list[int]  # for a leaf: `order` of the clients with non-finite values
     wire_bytes: int
 
 
@@ -82,13 +82,13 @@ class NodeDone:
 
     scalars: ResultScalars
     vectors: Packed | None  # None: they stay on the cluster
-    leaf: Added | None  # their sum, if they are a whole leaf of it
-    states: PackedStates  # new ones, from a node that cannot write to the run's folder
+    leaf: Added | None  # their sum, if the chunk is a whole leaf
+    states: PackedStates  # new states from a node that cannot write to the run's folder
 
 
 @dataclass(frozen=True)
 class Failed:
-    """An exception in the user's code or ours; without a task, the worker could not begin."""
+    """An exception in user code or in fedrecall; without a task, the worker could not start."""
 
     task: Task | None
     traceback: str
@@ -96,28 +96,28 @@ class Failed:
 
 @dataclass(frozen=True)
 class Refused:
-    """An `InputError`."""
+    """The worker raised an `InputError`."""
 
     sentence: str
 
 
 @dataclass(frozen=True)
 class Unwritten:
-    """A `WriteError`."""
+    """The worker raised a `WriteError`."""
 
     sentence: str
 
 
 @dataclass(frozen=True)
 class NeedsSamples:
-    """The worker cannot begin: its node has no access to the samples."""
+    """The worker cannot start: its node has no access to the samples."""
 
     node: str
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Vectors that were to be added up are lost with the node that they were on."""
+    """Vectors to be added up were lost with the node that stored them."""
 
 
 Failure = Failed | Refused | Unwritten

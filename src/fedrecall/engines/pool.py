@@ -24,9 +24,9 @@ from fedrecall.engines.task_chunks import SLOTS, OrderedTasks, TaskChunk
 from fedrecall.errors import ClientError, InputError, WriteError
 from fedrecall.vector import Tensors
 
-MOST_DEATHS = 3  # of workers on one task, before the run is stopped
-START = 300.0  # seconds for a worker to begin: it imports torch and the user's code, perhaps on a busy machine
-CHUNKS = 4  # at least, for each worker in a round, so that none idles at its end
+MOST_DEATHS = 3  # worker deaths on one task that stop the run
+START = 300.0  # seconds for a worker to start: it imports torch and the user's code, perhaps on a busy machine
+CHUNKS = 4  # least chunks per worker and round, so that no worker idles at the end
 CHUNK_BYTES = 8 * 2**20
 
 
@@ -38,21 +38,21 @@ class GoneError(Exception):
 class Member:
     """A worker of the pool and the chunks that it was given."""
 
-    number: int  # among all that were ever started
+    number: int  # counts all workers ever started
     deadline: float  # for its start, then for its first chunk
     device: Device = CPU
     chunks: deque[TaskChunk] = field(default_factory=deque)  # in the order in which it runs them
-    ready: bool = False  # it has begun
+    ready: bool = False  # it has started
     hung: bool = False  # it missed the deadline of its first chunk and was killed
 
 
 class Work(Protocol):
-    """One call of an engine, as the pool sees it: chunks to hand out and results to yield."""
+    """One call of an engine: chunks to hand out and results to yield."""
 
     def over(self) -> bool: ...
 
     def waiting(self) -> int:
-        """Return the number of chunks that are not handed out."""
+        """Return the number of chunks that are not handed out yet."""
 
     def next(self, worker: int) -> TaskChunk | None: ...
 
@@ -65,18 +65,18 @@ M = TypeVar("M", bound=Member)
 
 
 class WorkerPool(Engine, Generic[M]):
-    """Hands out chunks to members; subclasses know how to start them and how to talk to them."""
+    """Hands out chunks to members; subclasses start the members and exchange messages with them."""
 
     replaces_workers = True
     in_this_process = False
-    at_once: ClassVar[int] = 1  # chunks that a member may have: the one that it runs, and others that wait there
+    at_once: ClassVar[int] = 1  # chunks that a member may have: one running, the others queued
     client_timeout: float | None = None
 
     def _begin(self) -> None:
         self._members: list[M] = []
         self._deaths: dict[Task, Counter[str]] = {}
         self._vector_bytes = 0
-        self._most = self.at_once  # chunks for a member now: one, while the task that kills is being searched
+        self._most = self.at_once  # current limit per member: 1 while searching for a task that kills workers
 
     @abstractmethod
     def _fill(self) -> None:
@@ -95,7 +95,7 @@ class WorkerPool(Engine, Generic[M]):
 
     @abstractmethod
     def _finish(self, work: Work, member: M, chunk: TaskChunk, message: Computed) -> None:
-        """Pass on to the work what a member has computed."""
+        """Pass a member's results on to the work."""
 
     @abstractmethod
     def _kill(self, member: M) -> None:
@@ -107,7 +107,7 @@ class WorkerPool(Engine, Generic[M]):
 
     @abstractmethod
     def _start_timed_out(self, member: M) -> None:
-        """Handle a member that did not begin in time."""
+        """Handle a member that did not start in time."""
 
     def _takes_tasks(self, member: M) -> bool:
         return True
@@ -125,7 +125,7 @@ class WorkerPool(Engine, Generic[M]):
             yield result
 
     def _run_without_copy(self, tasks: Sequence[Task]) -> Iterator[Result]:
-        """Yield results whose tensors are in their worker's memory, valid until the next result is asked for."""
+        """Yield results whose tensors are in their worker's memory, valid until the next result is requested."""
         slots = SLOTS - 1 + self.at_once
         yield from self._complete(OrderedTasks(list(tasks), self._chunk_size, slots, more=self.elsewhere))
 
@@ -141,14 +141,14 @@ class WorkerPool(Engine, Generic[M]):
                 yield result
 
     def _chunk_size(self, tasks: int) -> int:
-        """Small tasks travel together, because a message costs as much as some steps; large vectors go alone."""
+        """Return the tasks per chunk: several small ones, because a message costs as much as some steps."""
         return max(1, min(tasks // (CHUNKS * self.workers), CHUNK_BYTES // max(self._vector_bytes, 1)))
 
     def _hand_out(self, work: Work) -> None:
         """Give chunks to members, idle ones first.
 
-        The last chunks, one for each worker, are kept for the first that are idle: queued behind another chunk,
-        they might wait for a slow worker while others have nothing to do.
+        The last chunks, one per worker, are kept for idle members: queued behind another chunk, they might wait
+        for a slow worker while others have nothing to do.
         """
         for had in range(self._most):
             for member in self._members:
@@ -165,7 +165,7 @@ class WorkerPool(Engine, Generic[M]):
                 self._set_deadline(member)
 
     def _set_deadline(self, member: M) -> None:
-        """Set the deadline of a member's first chunk; a member that has not begun keeps that of its start."""
+        """Set the deadline of a member's first chunk; a member that is still starting keeps its deadline."""
         if member.ready:
             member.deadline = math.inf
             if member.chunks and self.client_timeout is not None:
@@ -214,7 +214,7 @@ class WorkerPool(Engine, Generic[M]):
         self._finish(work, member, chunk, message)
 
     def _replace(self, member: M, work: Work, how: str) -> None:
-        """Start another worker for a dead one; the tasks of the dead one are run next."""
+        """Replace a dead worker; its tasks are run next."""
         self._release(member)
         self._note_death(member, how)
         for chunk in member.chunks:
@@ -222,20 +222,20 @@ class WorkerPool(Engine, Generic[M]):
         self._fill()
 
     def _take_first(self, member: M) -> TaskChunk | None:
-        """Remove and return the chunk that a member has answered; the time of the next one begins."""
+        """Remove and return the chunk that a member has answered; set the deadline of its next chunk."""
         chunk = member.chunks.popleft() if member.chunks else None
         self._set_deadline(member)
         return chunk
 
     def _joined(self, member: M, ready: Ready) -> None:
-        """Handle what a member that has begun says about itself."""
+        """Handle the message of a member that has just started."""
 
     def _note_death(self, member: M, how: str) -> None:
-        """Count a death against a task, if only that one task can have caused it.
+        """Count a death against a task, if only that task can have caused it.
 
-        If the worker hung, the task is in its first chunk. If its process ended, the task may be in any chunk,
+        If the worker hung, the cause is in its first chunk. If its process ended, the cause may be in any chunk,
         because the answer to the first may have been lost too. Lost tasks are run again one by one with nothing
-        queued behind them, which finds the one that kills.
+        queued behind them, which identifies the cause.
         """
         suspects = list(member.chunks)[: 1 if member.hung else None]
         if suspects:

@@ -1,4 +1,4 @@
-"""All tasks one after the other in this process: the engine that the others are compared with."""
+"""The reference engine, which runs all tasks one after the other in this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedrecall.vector import Tensors
 
 
 class Serial(Engine):
-    """One worker, here."""
+    """A single worker in this process."""
 
     name = "serial"
     most_workers = 1

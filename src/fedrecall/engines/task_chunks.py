@@ -1,4 +1,4 @@
-"""Chunks of tasks: how tasks are sent to workers, and how their results come back in the order of the tasks."""
+"""Chunks of tasks, which are sent to workers and whose results are yielded in task order."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from fedrecall.client.tasks import Task, TrainTask
 from fedrecall.client.update import Update
 from fedrecall.vector import Tensors
 
-SLOTS = 2  # result slots of a worker: one that it fills, and one whose results wait for their turn
+SLOTS = 2  # result slots of a worker: one being filled, and one whose results wait for their turn
 TaskResult = Update | EvaluateResult
 Stacks = dict[str, list[Tensor]]
 
 
 class ResultScalars(NamedTuple):
-    """What the results of a chunk hold besides vectors."""
+    """The results of a chunk without their vectors."""
 
     scalars: list[tuple[Any, ...]]  # `scalars()` of each result
-    owners: dict[str, list[int]]  # by stack: the result that each row belongs to
+    owners: dict[str, list[int]]  # by stack: the index of each row's result
 
 
 @dataclass
 class TaskChunk:
-    """Some tasks that one worker runs one after the other."""
+    """Tasks that one worker runs one after the other."""
 
-    places: list[int]  # of its tasks among all tasks
+    places: list[int]  # indices of its tasks among all tasks
     tasks: list[Task]
-    worker: int = -1  # that runs it
-    slot: int = -1  # of the worker's slots, that its results are in
+    worker: int = -1  # number of the worker that runs it
+    slot: int = -1  # the worker's slot that holds its results
 
 
 class OrderedTasks:
     """One call of an engine: hands out chunks of its tasks, yields the results in task order.
 
-    A worker has a few slots for results: pieces of shared memory, or just numbers. A chunk occupies one from when
-    it is handed out until all of its results were yielded. There is no deadlock: the lowest chunk is handed out
-    first, and a chunk that is lost with its worker goes to a new worker, whose slots are free. Where there may be
-    no room for a new worker, `more` gives additional slots to the chunk whose turn it is.
+    A worker has a few result slots: pieces of shared memory, or just numbers. A chunk occupies one slot until all
+    of its results have been yielded. This cannot deadlock: the lowest chunk is handed out first, and a chunk that
+    is lost with its worker goes to a new worker, whose slots are free. If there may be no room for a new worker,
+    `more` adds a slot for the chunk that is next in order.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OrderedTasks:
         self._waiting = deque(TaskChunk(places, [tasks[place] for place in places]) for places in parts)
         self._finished: dict[int, tuple[TaskResult, TaskChunk]] = {}
         self._held: dict[tuple[int, int], int] = {}  # results not yet yielded, by worker and slot
-        self._free: dict[int, list[int]] = {}  # slots, by worker
+        self._free: dict[int, list[int]] = {}  # free slots, by worker
         self._slots, self._more = slots, count(slots) if more else None
         self._total, self._expected = len(tasks), 0
 
@@ -66,7 +66,7 @@ class OrderedTasks:
         return len(self._waiting)
 
     def next(self, worker: int) -> TaskChunk | None:
-        """Return the next chunk for a worker; None if there is none, or no free slot for its results."""
+        """Return the next chunk for a worker; None if no chunk or no result slot is left."""
         free = self._free.setdefault(worker, list(range(self._slots)))
         if not self._waiting:
             return None
@@ -89,7 +89,7 @@ class OrderedTasks:
         self._waiting = deque(sorted([*singles, *self._waiting], key=lambda waiting: waiting.places[0]))
 
     def ready(self) -> Iterator[TaskResult]:
-        """Yield the results whose turn it is."""
+        """Yield the results that are next in task order."""
         while self._expected in self._finished:
             result, chunk = self._finished.pop(self._expected)
             yield result
@@ -100,7 +100,7 @@ class OrderedTasks:
 
 
 def stack_results(results: list[TaskResult]) -> tuple[ResultScalars, Stacks]:
-    """Take the results of a chunk apart: scalars, and the vectors of each name as one stack."""
+    """Split the results of a chunk into scalars and one stack of vectors per name."""
     owners, stacks = dict[str, list[int]](), Stacks()
     for at, result in enumerate(results):
         if isinstance(result, EvaluateResult):
@@ -113,7 +113,7 @@ def stack_results(results: list[TaskResult]) -> tuple[ResultScalars, Stacks]:
 
 
 def unstack_results(tasks: list[Task], parts: ResultScalars, stacks: Tensors) -> list[TaskResult]:
-    """Put the results of a chunk together again; without stacks, they have no vectors."""
+    """Rebuild the results of a chunk from their parts; without stacks, they have no vectors."""
     vectors: list[dict[str, Tensors]] = [{"sent": {}, "buffers": {}} for _ in tasks]
     for key, stack in stacks.items():
         kind, _, name = key.partition(".")

@@ -1,4 +1,4 @@
-"""What a worker does on every engine with workers: it is made once, then runs the tasks that it is sent."""
+"""The worker side of every engine with workers: make the worker once, then run the tasks that it receives."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fedrecall.user_code import their_traceback
 
 
 def make_worker(job: Job, open_federation: Callable[[], Federation], states: States, device: Device) -> Worker:
-    """Return the worker of a process that does nothing else; torch's settings are fixed for good."""
+    """Return the worker of a dedicated process, in which torch's settings stay fixed."""
     keep_freed_memory()
-    FixedState().fix()  # after the user's code was imported, which may have changed a setting
+    FixedState().fix()  # after importing user code, which may have changed a setting
     torch.set_num_threads(job.local.threads)
     device.fix()
     with device.explained(job.local.batch_size):

@@ -1,4 +1,4 @@
-"""Named tensors one after the other in a buffer, as they pass between the processes of a run."""
+"""Named tensors one after the other in a buffer, for transfer between the processes of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TensorLayout = tuple[TensorPlace, ...]
 
 
 def plan_layout(tensors: Mapping[str, Tensor | list[Tensor]]) -> tuple[TensorLayout, int]:
-    """Return where each tensor goes, a list as its stack, and the bytes needed for all of them."""
+    """Return the place of each tensor, or of each list as its stack, and the bytes needed for all."""
     places, end = [], 0
     for name, given in tensors.items():
         first, leading = (given, ()) if isinstance(given, Tensor) else (given[0], (len(given),))

@@ -1,6 +1,6 @@
-"""Threads that can be left: whoever waits for them can be interrupted, and one that hangs keeps nobody.
+"""A thread pool whose caller can be interrupted, and which can be closed while a thread hangs.
 
-A pool of the standard library waits for its threads when it is closed, and again when Python ends.
+A pool of the standard library waits for its threads when it is closed, and again when Python exits.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-PAUSE = 0.2  # seconds: not on every system does a signal wake who waits
-GRACE = 2.0  # seconds for what is under way when the threads are closed
+PAUSE = 0.2  # seconds between polls: on some systems, a signal does not wake a waiting thread
+GRACE = 2.0  # seconds for running calls to end when the threads are closed
 
 T = TypeVar("T")
 R = TypeVar("R")
-Call = tuple[Future[Any], Callable[[Any], Any], Any]  # where the result goes, the function and its argument
+Call = tuple[Future[Any], Callable[[Any], Any], Any]  # the result, the function and its argument
 
 
 class Threads:
-    """So many threads, each of which calls `begin` first."""
+    """A pool of `count` threads, each of which calls `begin` first."""
 
     def __init__(self, count: int, begin: Callable[[], object]) -> None:
         self._closed = False
@@ -33,7 +33,7 @@ class Threads:
             thread.start()
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """The function of each item, in their order; all are begun at once."""
+        """Queue the calls for all items at once and yield their results in the order of the items."""
         futures: list[Future[R]] = []
         for item in items:
             futures.append(Future())
@@ -43,14 +43,14 @@ class Threads:
             while futures:
                 while not futures[-1].done():
                     with suppress(TimeoutError):
-                        futures[-1].exception(PAUSE)  # waits for it; what it raised is raised below
-                yield futures.pop().result()  # not kept here: it is large
+                        futures[-1].exception(PAUSE)  # only waits: its exception is raised below
+                yield futures.pop().result()  # keeps no reference, because results are large
         finally:
             for future in futures:
                 future.cancel()
 
     def close(self) -> None:
-        """End the threads. What is under way is interrupted, and left behind if it takes no notice."""
+        """End the threads: interrupt running calls, and abandon those that do not react."""
         self._closed = True
         for _ in self._threads:
             self._calls.put(None)
@@ -68,7 +68,7 @@ class Threads:
         begin()
         while (call := self._calls.get()) is not None and not self._closed:
             carry_out(*call)
-            del call  # its result is not kept while this thread waits
+            del call  # do not keep its result while waiting
 
 
 def carry_out(future: Future[Any], function: Callable[[Any], Any], item: Any) -> None:
@@ -80,6 +80,6 @@ def carry_out(future: Future[Any], function: Callable[[Any], Any], item: Any) ->
 
 
 def interrupt(thread: Thread) -> None:
-    """Raise `SystemExit` in a thread before its next line of Python; a call that does not return goes on."""
+    """Raise `SystemExit` in a thread before its next line of Python; a blocking call is not interrupted."""
     if thread.ident is not None and thread.is_alive():
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))

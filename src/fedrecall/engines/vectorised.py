@@ -1,6 +1,6 @@
-"""Whole cohorts as one batch of models, in threads of this process: for small models and many clients.
+"""Trains clients as batches of models in threads of this process: for small models and many clients.
 
-The results are those of `serial` up to rounding, not to the bit.
+The results equal those of `serial` up to rounding, not bitwise.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import States
 from fedrecall.vector import FlatModel, Tensors
 
-CLIENTS = 256  # of one batch of models at most: enough to be worth the calls, and no more memory than that takes
-LEAST_WORK = 2**25  # parameters times samples: in lanes, less is done before Python has made the calls
+CLIENTS = 256  # most clients in a batch of models: enough to outweigh the calls, with bounded memory
+LEAST_WORK = 2**25  # parameters times samples: with less, Python's calls take longer than the work in lanes
 
 
 class Vectorised(Engine):
-    """Threads that train a batch of clients each; everything else is done one after the other, here."""
+    """Trains batches of clients in threads, and runs all other tasks one after the other in this thread."""
 
     name = "vectorised"
     own_rounding = True
@@ -85,11 +85,11 @@ class Vectorised(Engine):
         for cohort in self._all:
             self._cohorts.put(cohort)
         self._threads = Threads(self.workers, lambda: torch.set_num_threads(1))
-        # Such an algorithm sends its clients' models as they are, so their sum is all that is wanted.
+        # If so, clients send their models unchanged, and only the sum of the models is needed.
         self._sends_models = job.algorithm.sends_models and not job.own_buffers
 
     def _make_cohorts(self, device: Device) -> list[Cohort]:
-        """One for each thread: with kernels, or with one mapped step for all."""
+        """Return a cohort for each thread, with its own kernels or with a mapped step that all share."""
         job, inputs = self.job, self._worker.inputs
         flat = job.build_model(self.federation, device)
         flat.module.train()
@@ -101,7 +101,7 @@ class Vectorised(Engine):
         if job.lowering is None or not self._in_lanes:
             self._refuse_unmappable(flat)
             return [Cohort(job, inputs, mapped) for _ in range(self.workers)]
-        from fedrecall.client.lanes.cohort import LanesCohort  # a compiler, loaded only where it is needed
+        from fedrecall.client.lanes.cohort import LanesCohort  # loads a compiler, so only if needed
 
         lanes = [LanesCohort(job.lowering, job.local, inputs) for _ in range(self.workers)]
         return [Cohort(job, inputs, mapped, own) for own in lanes]
@@ -143,7 +143,7 @@ class Vectorised(Engine):
             yield result
 
     def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | Missing]:
-        # Groups have neither probes nor states.
+        # An `UpdateGroup` has neither probes nor states.
         together = self._sends_models and not tasks[0].probe
         for trained in self._trained(tasks):
             if together:
@@ -158,14 +158,14 @@ class Vectorised(Engine):
         return self._threads.map(self._train, plans)
 
     def _make_mapped(self, plans: Sequence[Plan]) -> None:
-        """Make the mapped steps here, before the threads begin: tracing changes torch for the whole process."""
+        """Make the mapped steps before the threads start, because tracing changes torch for the whole process."""
         for plan in plans:
             with self._refusals(plan), self._worker.explained():
                 self._all[0].make_mapped(plan, self._worker.server, self._worker.buffers)
 
     @contextmanager
     def _refusals(self, plan: Plan) -> Iterator[None]:
-        """Turn what torch cannot map into a sentence."""
+        """Raise an `InputError` for a model that torch cannot map."""
         try:
             yield
         except (RuntimeError, UntraceableError) as error:
@@ -174,12 +174,11 @@ class Vectorised(Engine):
                 f"the engine 'vectorised' cannot train this model ({reason}); choose 'serial' or 'processes'"
             ) from None
         except Exception:
-            self.failed = plan.tasks[0]  # what a mapped model does, it does for all of them
+            self.failed = plan.tasks[0]  # a mapped model fails for all of them
             raise
 
     def _parts(self, tasks: Sequence[TrainTask]) -> Iterator[Plan]:
-        """Batches of models. They are planned together and before they train: beside threads that are about to
-        compute, Python takes longer."""
+        """Yield the batches. All are planned before training, because computing threads slow Python down."""
         for plan in plans_of(self.job, self.federation, tasks, self._worker.least):
             clients, work = len(plan.tasks), self._worker.flat.w.numel() * int(plan.steps[0]) * plan.sizes[0]
             parts = by_sixteens(clients, work) if self._in_lanes else evenly(clients)
@@ -198,7 +197,7 @@ class Vectorised(Engine):
         return UpdateGroup.of(trained.rows, trained.models, buffers, self._worker.flat.payload, trained.summed)
 
     def _finished(self, trained: CohortResult) -> Iterator[Update]:
-        """The result of each client: what it sends and keeps."""
+        """Yield each client's update, after storing its new state."""
         rows, models = trained.rows, chain.from_iterable(trained.models)
         for i, (task, w, state) in enumerate(zip(rows.tasks, models, trained.states)):
             buffers = {name: stacked[i] for name, stacked in trained.buffers.items()}
@@ -211,14 +210,13 @@ class Vectorised(Engine):
 
 
 def by_sixteens(clients: int, work: int) -> list[slice]:
-    """A quarter each, or as many clients of so much work as are worth the calls: in whole sixteens, and no more
-    than `CLIENTS`."""
+    """Return slices of a quarter of the clients, or more to reach `LEAST_WORK`: in sixteens, up to `CLIENTS`."""
     quarter, enough = -(-clients // 64) * 16, -(-LEAST_WORK // (max(work, 1) * 16)) * 16
     size = min(CLIENTS, max(quarter, enough))
     return [slice(first, first + size) for first in range(0, clients, size)]
 
 
 def evenly(clients: int) -> list[slice]:
-    """By their number alone, so that all threads come to the same bits, however many there are."""
+    """Return even slices that depend only on the number of clients: bits do not depend on the threads."""
     parts = -(-clients // CLIENTS)
     return [slice(i * clients // parts, (i + 1) * clients // parts) for i in range(parts)]

@@ -1,5 +1,5 @@
-"""Real clients: a recipe on a federation of Flower, with the bits of `serial`. Needs the extra `flower`.
+"""Runs a recipe on the real clients of a Flower federation, with the bits of `serial`. Needs the extra `flower`.
 
-The server's side is the round loop with an engine that sends messages (`engine`), the client's side is the worker
-of every engine on the node's own data (`client`). Transport, encryption and who may join are Flower's.
+The server runs the usual round loop with an engine that sends messages (`engine`); a client runs the usual worker
+on the node's own data (`client`). Flower provides transport, encryption and admission.
 """

@@ -1,4 +1,4 @@
-"""What both sides of a federation read from the app's folder: the recipe, and the kind of the samples."""
+"""The contents of an app's folder that server and clients read: the recipe and the kind of the samples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedrecall.recipe.layers import load
 from fedrecall.recipe.recipe import Recipe
 
 RECIPE = "recipe.yaml"
-# Nodes keep two versions of a client's state: those of the last two checkpoints, if every round has one.
+# Nodes keep two versions of a client's state; with a checkpoint every round, these are the last two checkpoints'.
 EVERY_ROUND = {"checkpoint": {"every": 1}}
 
 
 @dataclass(frozen=True)
 class App:
-    """A recipe as it is run on a federation, and the app's own settings (`[tool.flwr.app.config]`)."""
+    """The recipe to run on a federation, and the app's own settings (`[tool.flwr.app.config]`)."""
 
     recipe: Recipe
     kind: SampleKind
@@ -36,7 +36,7 @@ class App:
         return cls(recipe, SampleKind.read(folder), config)
 
     def get(self, key: str, kind: type, default: Any) -> Any:
-        """One of the app's settings, whose type is checked; numbers may be whole."""
+        """Return one of the app's settings; raise an `InputError` for a wrong type. A float may be an int."""
         value = self.config.get(key, default)
         if isinstance(value, int) and not isinstance(value, bool) and kind is float:
             value = float(value)

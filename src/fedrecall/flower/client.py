@@ -1,6 +1,6 @@
-"""The client's side of a federation: the worker of every engine, on the node's own data.
+"""The client's side of a federation: the usual worker, on the node's own data.
 
-What leaves the node is what these functions put into their replies, and nothing else.
+Only what these functions put into their replies leaves the node.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Handler = Callable[["Here", Message], RecordDict]
 
 
 def client_app(folder: Path, mods: Sequence[Mod] = ()) -> ClientApp:
-    """The app of a node. `mods` are Flower's, around the training alone: those for privacy, say."""
+    """Return the app of a node. `mods` are Flower's (for privacy, for example) and wrap only the training."""
     app = ClientApp()
     app.query()(answering(folder, introduce))
     app.train(mods=list(mods))(answering(folder, train))
@@ -64,7 +64,7 @@ def client_app(folder: Path, mods: Sequence[Mod] = ()) -> ClientApp:
 
 
 class Here:
-    """The node that was asked, with all that it needs for an answer."""
+    """The node that received a message, with all that it needs for a reply."""
 
     def __init__(self, folder: Path, context: Context) -> None:
         self.app = App.of(folder, context.run_config)
@@ -75,7 +75,7 @@ class Here:
         self.job: Job = job.for_model(job.build_model(self.federation))
 
     def agree(self, task: Fields) -> None:
-        """A message of another run, or for another client, is not for this node."""
+        """Raise a `RefusedError` if the message is for another recipe, version or client."""
         if task.text("recipe") != self.app.recipe.method_digest():
             raise RefusedError("the recipe of the message is not the node's: the app is another one")
         if task.text("fedrecall") != __version__:
@@ -84,7 +84,7 @@ class Here:
             raise RefusedError(f"the message is for client {task.whole('client')}, the node is {self.node.client}")
 
     def states(self, run: str, starts_from: int) -> StateFiles:
-        """This client's states of a run; where none are kept, no folder is needed."""
+        """Return this client's states of a run; no folder is needed if the job keeps no state."""
         folder = self.node.state_dir
         keeps = self.job.keeps_state
         if folder is None:
@@ -97,7 +97,7 @@ class Here:
 
     @contextmanager
     def worker(self, states: StateFiles, *, lanes: bool) -> Iterator[Worker]:
-        """A worker that takes steps in the way that the server has decided on."""
+        """Yield a worker that takes its steps as the server has decided: exactly or in lanes."""
         keep_freed_memory()
         with fixed_torch_state(), torch_threads(self.job.local.threads):
             job = self._with_kernels() if lanes else self.job
@@ -114,7 +114,7 @@ class Here:
 
 
 def answering(folder: Path, handler: Handler) -> Callable[[Message, Context], Message]:
-    """A function for Flower. What goes wrong is told to the server without a word about the data."""
+    """Return the handler as a Flower function, which reports errors to the server without revealing data."""
 
     def answer(message: Message, context: Context) -> Message:
         try:
@@ -130,7 +130,7 @@ def answering(folder: Path, handler: Handler) -> Callable[[Message, Context], Me
 
 
 def introduce(here: Here, message: Message) -> RecordDict:
-    """How many samples there are, and what the node's owner allows."""
+    """Return the number of samples and what the node's owner allows."""
     task, federation, client = task_of(message.content), here.federation, here.node.client
     if task.text("recipe") != here.app.recipe.method_digest():
         raise RefusedError("the recipe of the message is not the node's: the app is another one")
@@ -144,7 +144,7 @@ def introduce(here: Here, message: Message) -> RecordDict:
 
 
 def train(here: Here, message: Message) -> RecordDict:
-    """The client update: from what the server sent to what the algorithm sends back."""
+    """Run the client update and return what the algorithm sends back."""
     task = task_of(message.content)
     here.agree(task)
     version = task.whole("state")
@@ -170,8 +170,7 @@ def train(here: Here, message: Message) -> RecordDict:
 
 
 def evaluate(here: Here, message: Message) -> RecordDict:
-    """Of each model that was sent: how many of the client's validation samples it gets right, and how likely their
-    labels are."""
+    """Return the correct samples and total negative log-likelihood of each model sent, on the validation data."""
     task = task_of(message.content)
     here.agree(task)
     if task.flag("others") and not here.node.forgetting:
@@ -194,12 +193,12 @@ def evaluate(here: Here, message: Message) -> RecordDict:
 
 
 def with_buffers(tensors: Tensors, worker: Worker) -> tuple[Tensors, Tensors]:
-    """What the server sent and the model's buffers, which are empty where it has none."""
+    """Return the server's tensors and the model's buffers, which are empty if it has none."""
     rest, buffers = split_buffers(tensors)
     return rest, buffers or worker.flat.buffers()
 
 
 def model_of(worker: Worker) -> Tensors:
-    """The client's model as it is after its local steps."""
+    """Return the client's model after its local steps."""
     buffers = with_prefix(worker.flat.buffers()) if worker.flat.has_buffers else {}
     return {"w": worker.flat.w, **buffers}

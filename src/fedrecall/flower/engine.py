@@ -1,7 +1,7 @@
-"""The engine whose workers are real clients: tasks go out as messages over Flower's grid.
+"""The engine whose workers are real clients: it sends tasks as messages over Flower's grid.
 
-Training and validation are done by the nodes, on data that nobody else has; the test set is the server's. Answers
-are checked before they count, and a client whose answer is missing or refused is left out of the round.
+Nodes train and validate on their own data; the server has the test set. Answers are checked before they are used,
+and a client whose answer is missing or refused is left out of the round.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from fedrecall.runs.client_states import StateFiles, States
 from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 
-Count = tuple[int, float]  # samples that a model gets right, and the sum of their negative log-likelihood
-Counts = dict[str, Count]  # by the model's name
+Count = tuple[int, float]  # correct samples, and the sum of the negative log-likelihood over all samples
+Counts = dict[str, Count]  # counts by model name
 
 
 class Flower(Engine):
-    """A task is a message to the client's node."""
+    """Sends tasks as messages to the clients' nodes."""
 
     name = "flower"
     leaves_out_clients = True
@@ -63,8 +63,8 @@ class Flower(Engine):
         self.workers = nodes.clients
         self.resume_command = "flwr run with the same app and federation, and --run-config resume=true"
         self._here: Serial | None = None
-        self._model: Tensors = {}  # the published one
-        self._known: dict[tuple[int, int], Count] = {}  # what was answered about it, by client and version
+        self._model: Tensors = {}  # the published model
+        self._known: dict[tuple[int, int], Count] = {}  # answers about it, by client and state version
 
     @classmethod
     def create(cls, workers: int, execution: Execution, devices: Sequence[Device] = (CPU,)) -> Self:
@@ -127,7 +127,7 @@ class Flower(Engine):
                 results.append(Missing(task, str(error)))
                 continue
             results.append(result)
-            finite = result.finite_part()[0] is not None  # else the round drops it
+            finite = result.finite_part()[0] is not None  # the round drops non-finite updates
             if task.probe and finite and self.roster.facts[task.client].forgetting:
                 models[task.client] = model
         if models:
@@ -151,20 +151,20 @@ class Flower(Engine):
         if self.job.objective.asks_population:
             record["pooled"] = self.federation.pooled_shares.tolist()
         if self.clipping_norm:
-            record["clipping_norm"] = self.clipping_norm  # where Flower's clipping mods look for it
+            record["clipping_norm"] = self.clipping_norm  # Flower's clipping mods read it here
         return record
 
     def _asks_model(self, task: TrainTask) -> bool:
-        """A client's model, for a probe, if what it sends is another thing, and its owner lets others see it."""
+        """Whether a probe needs the client's model besides its update, and the node's owner allows that."""
         sends_it = self.job.algorithm.sends_models and not self.job.own_buffers and not self.job.pipeline
         return task.probe and not sends_it and self.roster.facts[task.client].forgetting
 
     def _checked(self, task: TrainTask, content: RecordDict) -> tuple[Update, Tensors]:
-        """What a client sent, if it is what the round expects, and its model."""
+        """Return a client's update and model; raise a `RefusedError` if they are not as the round expects."""
         expected = {ARRAYS, METRICS, *([MODEL] if self._asks_model(task) else [])}
         if set(content) != expected:
             raise RefusedError(f"it has the records {sorted(content)}; {sorted(expected)} were expected")
-        # Numbers that are not finite are found by the round, as on every engine.
+        # The round itself drops non-finite values, as on every engine.
         tensors = unpack(the_record(content, ARRAYS, ArrayRecord), self.layouts.up, finite=False)
         sent, buffers = split_buffers(tensors)
         metrics, facts, local = metrics_of(content), self.roster.facts[task.client], self.job.local
@@ -189,7 +189,7 @@ class Flower(Engine):
     # Evaluation
 
     def _evaluate(self, tasks: list[EvaluateTask]) -> Iterator[EvaluateResult]:
-        """The published model on the nodes' validation data, as counts."""
+        """Yield the results of the published model on the nodes' validation data, from their counts."""
         round, asked = tasks[0].round, dict[int, int]()
         for task in tasks:
             for client in self._whose(task.clients):
@@ -203,12 +203,12 @@ class Flower(Engine):
             yield EvaluateResult(task, Predictions(correct, nll, np.full(len(correct), np.nan)))
 
     def _whose(self, clients: Sequence[int]) -> Sequence[int]:
-        """In the words of a task: none named means all."""
+        """Return the clients that a task names; naming none means all."""
         return clients or range(self.federation.population)
 
     def _samples(self, client: int, counts: Count | None) -> tuple[np.ndarray, np.ndarray]:
-        """What a client said, as an entry a sample, in no order: as many that are right, and the mean likelihood.
-        Nothing is known of which samples they are. NaN: it said nothing."""
+        """Return a client's counts as one entry per sample, in arbitrary order: correctness, and the mean negative
+        log-likelihood; NaN if it did not answer."""
         count = self.roster.facts[client].validation
         if counts is None:
             return np.full(count, np.nan), np.full(count, np.nan)
@@ -218,7 +218,7 @@ class Flower(Engine):
     def _count(
         self, round: int, versions: dict[int, int], models: dict[str, Tensors], *, others: bool
     ) -> dict[int, Counts]:
-        """What models get right at clients, by client; those who do not answer as they should are left out."""
+        """Return the counts of models by client, without clients whose answer is missing or invalid."""
         records = {name: pack(model) for name, model in models.items()}
         contents = {
             client: RecordDict({**records, TASK: self._task(client, round, state=version, others=others)})
@@ -247,7 +247,7 @@ class Flower(Engine):
         return dict(zip(names, zip(correct, nll)))
 
     def _probe(self, results: Sequence[Update | Missing], models: dict[int, Tensors]) -> None:
-        """Every model of the round at every client that takes part in probes: who forgets what."""
+        """Evaluate each probed model at each client that allows it, and add the answers to the results."""
         named: dict[str, Tensors] = {}
         for client, model in models.items():
             named[f"model-{client}"] = model

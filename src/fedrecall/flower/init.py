@@ -1,4 +1,4 @@
-"""Writing a small Flower app around a recipe."""
+"""Write a small Flower app around a recipe."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs.folder import explain_folder_errors
 
-PATIENCE = 600.0  # seconds for an answer: without a limit, a node that is gone would stop the run
+PATIENCE = 600.0  # seconds for an answer: without a limit, a lost node would block the run
 PACKAGE = "federation"
 OF_APP = ("pyproject.toml", "README.md")
 OF_PACKAGE = ("server_app.py", "client_app.py")
-NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # of an app, as Flower has them
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")  # app names that Flower accepts
 
 
 def write_app(folder: Path, recipe: Recipe, nodes: Path | None = None) -> int:
-    """The app in a new folder; how many clients it has. The recipe's data are read for their kind alone."""
+    """Write the app to a new folder and return its number of clients. It contains no samples, only their kind."""
     name = folder.resolve().name
     if not NAME.fullmatch(name):
         raise InputError(
@@ -54,7 +54,7 @@ def write_app(folder: Path, recipe: Recipe, nodes: Path | None = None) -> int:
         place = folder / template if template in OF_APP else folder / PACKAGE / template
         place.write_text(rendered(template, values), encoding="utf-8")
     (folder / PACKAGE / "__init__.py").write_text(f'"""{values["description"]}"""\n', encoding="utf-8")
-    # What runs leave here is no part of the app: Flower packs no file that git would not.
+    # Keep the files of runs out of the app: Flower does not pack files that git ignores.
     (folder / ".gitignore").write_text("/run*/\n/state/\n", encoding="utf-8")
     (folder / PACKAGE / RECIPE).write_text(recipe.yaml(), encoding="utf-8")
     SampleKind.of(federation).write(folder / PACKAGE)
@@ -62,7 +62,7 @@ def write_app(folder: Path, recipe: Recipe, nodes: Path | None = None) -> int:
 
 
 def with_whole_paths(recipe: Recipe) -> Recipe:
-    """With a limit to patience, and files named from the root, because an app runs in a folder of Flower's."""
+    """Return the recipe with a client timeout and absolute paths, because Flower runs an app in another folder."""
     tree = recipe.tree()
     tree["execution"].setdefault("client_timeout", PATIENCE)
     for group, key in (

@@ -1,11 +1,11 @@
-"""What a federation's messages hold, and how both sides read them.
+"""The contents of a federation's messages, and how both sides read them.
 
-    QUERY     who are you?        {run, recipe, counts}             -> how many samples, what is allowed
-    TRAIN     a client update     the server's tensors, a task      -> what the algorithm sends, counts, the loss
-    EVALUATE  models              each as a record of tensors       -> of each how many samples are right
+    QUERY     identify the client   {recipe, counts}               -> numbers of samples, what the node allows
+    TRAIN     run a client update   the server's tensors, a task   -> what the algorithm sends, counts, the loss
+    EVALUATE  evaluate models       a record of tensors for each   -> correct samples, likelihood of each
 
-Plain values are in one ConfigRecord (there and back: `TASK`), numbers that are measured in one MetricRecord, the
-tensors of a client update in one ArrayRecord each way: Flower's mods expect that.
+Plain values are in one ConfigRecord (`TASK`, both ways), measured numbers in one MetricRecord, and the tensors of
+a client update in one ArrayRecord each way, as Flower's mods expect.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fedrecall.updates.pipeline import STATISTICS
 from fedrecall.vector import FlatModel, Tensors
 
 TASK, ARRAYS, METRICS, MODEL = "task", "arrays", "metrics", "model"
-BUFFERS = "buffers."  # begins the names of a model's buffers, among other tensors
-REFUSED = 1001  # the code of our refusals among Flower's error codes, which are below it
+BUFFERS = "buffers."  # prefix of the names of a model's buffers among other tensors
+REFUSED = 1001  # error code of our refusals, above all of Flower's own
 PUBLISHED = "published"  # the name of the global model among those to evaluate
 LARGEST = 2**53
 
 
 class Fields:
-    """The plain values of a record, each checked when it is asked for."""
+    """The plain values of a record, each checked when it is read."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         self.record = record
@@ -63,7 +63,7 @@ class Fields:
         return value
 
     def reals(self, key: str, count: int) -> list[float]:
-        """Not negative, and so many."""
+        """Return a list of `count` finite numbers, none negative."""
         values = self._get(key)
         good = isinstance(values, list) and len(values) == count
         if not good or not all(type(v) in (int, float) and math.isfinite(v) and v >= 0 for v in values):
@@ -91,7 +91,7 @@ def metrics_of(content: RecordDict) -> Fields:
 
 
 def the_record(content: RecordDict, name: str, kind: type) -> Any:
-    """A record that must be there."""
+    """Return a record; raise a `RefusedError` if it is missing or of another kind."""
     record = content.get(name)
     if not isinstance(record, kind):
         raise RefusedError(f"it has no {kind.__name__} {name!r}")
@@ -100,16 +100,16 @@ def the_record(content: RecordDict, name: str, kind: type) -> Any:
 
 @dataclass(frozen=True)
 class Layouts:
-    """The tensors of a run's messages, as both sides work them out by themselves from the recipe."""
+    """The layouts of the tensors in a run's messages, which each side derives from the recipe."""
 
-    down: Layout  # what a client is sent
-    up: Layout  # what it sends
+    down: Layout  # from the server to a client
+    up: Layout  # from a client to the server
     model: Layout  # a model to be evaluated
-    names: tuple[str, ...]  # of the tensors that the algorithm sends
+    names: tuple[str, ...]  # names of the tensors that the algorithm sends
 
     @classmethod
     def of(cls, job: Job, flat: FlatModel) -> Layouts:
-        """Ask the algorithm, and the stages of updates, what they would send after one step."""
+        """Derive the layouts from what the algorithm and the update stages send after one step."""
         algorithm, x = job.algorithm, flat.w.clone()
         buffers = with_prefix(flat.buffers()) if flat.has_buffers else {}
         server = algorithm.broadcast(algorithm.init(x))
@@ -136,7 +136,7 @@ def with_prefix(buffers: Tensors) -> Tensors:
 
 
 def split_buffers(tensors: Tensors) -> tuple[Tensors, Tensors]:
-    """The tensors, and the model's buffers among them; a model without buffers has empty ones."""
+    """Return the tensors that are not buffers, and the model's buffers without their prefix."""
     buffers = {name.removeprefix(BUFFERS): t for name, t in tensors.items() if name.startswith(BUFFERS)}
     rest = {name: tensor for name, tensor in tensors.items() if not name.startswith(BUFFERS)}
     return rest, buffers

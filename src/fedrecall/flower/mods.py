@@ -1,4 +1,4 @@
-"""For Flower apps of your own: mods around their clients' functions, which need no change of their code."""
+"""Mods for existing Flower apps, which need no change to the apps' code."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from flwr.app import Context, Message, MessageType, MetricRecord
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
 
-NAME = "fedrecall.forgetting"  # of what a node remembers during a run
+NAME = "fedrecall.forgetting"  # key of the accuracies that a node keeps during a run
 
 
 @dataclass(frozen=True)
 class ForgettingMod:
-    """What the global model has forgotten of this node's data, since it last evaluated it and since its best.
+    """Measures what the global model has forgotten of this node's data, since the last and the best evaluation.
 
-    It looks at the accuracy with which the app's own evaluate function answers, and adds two numbers to it:
-    `forgetting`, the accuracy of the evaluation before less that of now, and `forgetting_from_best`, the best so
-    far less that of now. Both are 0 at first; negative: never better.
+    It reads the accuracy in the answer of the app's own evaluate function and adds two numbers: `forgetting`, the
+    previous accuracy minus the current one, and `forgetting_from_best`, the best previous accuracy minus the
+    current one. Both are 0 at first; a negative value is an improvement.
 
-    `ClientApp(mods=[ForgettingMod("accuracy")])` is all there is to do.
+    Enable it by `ClientApp(mods=[ForgettingMod("accuracy")])`.
     """
 
     metric: str = "accuracy"  # the key of the accuracy in the answer's MetricRecord

@@ -26,24 +26,24 @@ from fedrecall.recipe.recipe import Recipe
 from fedrecall.scratch import ScratchFolder
 
 PARTS = ("x_train", "y_train", "x_validation", "y_validation")
-OWN_KEYS = ("data", "validation", "seed")  # of a node's own file about its data
+OWN_KEYS = ("data", "validation", "seed")  # keys of a node's YAML file about its data
 
 Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Node:
-    """What the node's own configuration says; the app's says the rest.
+    """The node's own configuration, with the app's as a fallback.
 
-    A node without data of its own, as a simulated one, has nothing to keep to itself: it allows everything that
-    its configuration does not forbid.
+    A node without data of its own, such as a simulated one, has nothing to protect: it allows everything that its
+    configuration does not forbid.
     """
 
     client: int  # partition-id
     data: str | None  # a file from `fedrecall partition --export`, or a YAML file that names a data source
     state_dir: Path | None
-    forgetting: bool  # may models of others be evaluated here, and this client's model at others?
-    class_counts: bool  # may the server know how many samples of each class there are?
+    forgetting: bool  # whether others' models may be evaluated here, and this client's model at others
+    class_counts: bool  # whether the server may know the number of samples of each class
 
     @classmethod
     def of(cls, own: Config, app: Config) -> Node:
@@ -62,10 +62,10 @@ class Node:
         )
 
     def federation(self, recipe: Recipe, kind: SampleKind, nodes: str | None) -> Federation:
-        """Its own samples, as a federation in which nobody else has any.
+        """Return a federation in which only this client has samples.
 
-        From the file that its own configuration names; else, on one machine, from the app's folder of exported
-        clients; else its part of the data that the recipe names.
+        They are read from the file that the node's configuration names; else, on one machine, from the app's
+        folder of exported clients; else they are the client's part of the recipe's data.
         """
         if self.data is not None:
             own = Path(self.data).expanduser()
@@ -103,7 +103,7 @@ def text_or_none(config: Config, key: str) -> str | None:
 
 
 def exported(path: Path) -> dict[str, np.ndarray]:
-    """A client's file, as `fedrecall partition --export` writes it."""
+    """Return the arrays of a client's file, as `fedrecall partition --export` writes it."""
     with name_errors(path), np.load(path, allow_pickle=False) as file:
         arrays = {}
         for name in PARTS:
@@ -125,7 +125,7 @@ def file_of_client(folder: Path, client: int) -> Path:
 
 
 def from_source(path: Path, recipe: Recipe) -> dict[str, np.ndarray]:
-    """The training samples of a data source that the node's own file names, a share of them for validation."""
+    """Return the training samples of the data source in a node's file, a share of them for validation."""
     with name_errors(path):
         tree = read(str(path))
         unknown = [key for key in tree if key not in OWN_KEYS]

@@ -1,4 +1,4 @@
-"""The nodes of a federation as the server knows them: which client is where, and how many samples it has."""
+"""The nodes of a federation as the server knows them: the client of each, and its number of samples."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from fedrecall.flower.messages import METRICS, REFUSED, TASK, metrics_of, task_o
 from fedrecall.flower.refusal import RefusedError
 from fedrecall.version import __version__
 
-PAUSE = 3.0  # seconds between two looks at who is connected
+PAUSE = 3.0  # seconds between checks for connected nodes
 MOST_SAMPLES = 2**40
 
-Answer: TypeAlias = RecordDict | str  # what a client answered, or why there is nothing
+Answer: TypeAlias = RecordDict | str  # a client's answer, or why there is none
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a node has said of its client."""
+    """The facts that a node has reported about its client."""
 
     train: int
     validation: int
     forgetting: bool
-    counts: tuple[int, ...] | None = None  # of the classes, where the recipe asks and the node allows it
+    counts: tuple[int, ...] | None = None  # samples of each class, if the recipe asks and the node allows it
 
 
 @dataclass
 class Nodes:
-    """Sends messages to clients, wherever their nodes are."""
+    """Sends messages to clients by way of their nodes."""
 
     grid: Grid
     recipe: str  # the digest that both sides must have
     clients: int
-    classes: int  # 0: nobody is asked how many samples of each class there are
+    classes: int  # 0: class counts are not requested
     timeout: float | None
     facts: dict[int, Facts] = field(default_factory=dict)  # by client, from its node or from before a resume
     places: dict[int, int] = field(default_factory=dict)  # client to node
     refused: set[int] = field(default_factory=set)  # nodes that take no part
-    silent: set[int] = field(default_factory=set)  # nodes that did not say who they are; asked again next round
-    notes: list[str] = field(default_factory=list)  # who was refused and why, until somebody writes it down
+    silent: set[int] = field(default_factory=set)  # nodes that did not answer the query; asked again next round
+    notes: list[str] = field(default_factory=list)  # refusals and their reasons, until they are logged
 
     def wait(self, seconds: float) -> None:
-        """Until all clients are there; after so many seconds, those who are not must be known from before."""
+        """Wait for all clients; raise an `InputError` if one without known facts is missing after `seconds`."""
         end = time.monotonic() + seconds
         while True:
             self.silent = set()
@@ -71,7 +71,7 @@ class Nodes:
         return f"of {self.clients} clients, these have not come within {seconds:g} seconds: {shown}{refused}"
 
     def look(self) -> None:
-        """Who is connected now: nodes that are new are asked who they are."""
+        """Update the connected nodes; query the new ones."""
         connected = set(self.grid.get_node_ids())
         self.places = {client: node for client, node in self.places.items() if node in connected}
         new = sorted(connected - set(self.places.values()) - self.refused - self.silent)
@@ -112,7 +112,7 @@ class Nodes:
         self.places[client] = node
 
     def ask(self, kind: str, contents: Mapping[int, RecordDict], round: int) -> dict[int, Answer]:
-        """A message to each of these clients; the answers, or why there are none."""
+        """Send a message to each of these clients; return the answers, or why there are none."""
         self.look()
         there = {client: content for client, content in contents.items() if client in self.places}
         by_node = self._send(kind, {self.places[client]: content for client, content in there.items()}, str(round))
@@ -120,7 +120,7 @@ class Nodes:
         return answers | {client: by_node[self.places[client]] for client in there}
 
     def _send(self, kind: str, contents: Mapping[int, RecordDict], group: str) -> dict[int, Answer]:
-        """By node."""
+        """Send a message to each of these nodes; return the answers by node."""
         messages = [
             Message(content, node, kind, ttl=self.timeout, group_id=group) for node, content in contents.items()
         ]
@@ -135,11 +135,11 @@ class Nodes:
 
     @property
     def late(self) -> str:
-        """Why there is no answer, if none came."""
+        """The reason to report if no answer arrived."""
         return f"no answer came within {self.timeout:g} seconds" if self.timeout else "no answer came"
 
     def told(self) -> dict[str, Any]:
-        """What is known of the clients, for a file."""
+        """Return the facts about the clients, for a file."""
         return {str(client): vars(facts) for client, facts in sorted(self.facts.items())}
 
 

@@ -1,7 +1,7 @@
-"""Messages that are not what a round expects."""
+"""The error for messages that are not what a round expects."""
 
 from __future__ import annotations
 
 
 class RefusedError(ValueError):
-    """What came is not used. The sentence goes to the other side too, so it says nothing about anyone's data."""
+    """A message is not used. The reason is also sent to the other side, so it must not reveal any data."""

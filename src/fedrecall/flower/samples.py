@@ -1,5 +1,4 @@
-"""What a sample is, the same on all machines of a federation: its shape, its type, the classes, and how it becomes
-a model's input. It travels with the app, because no machine has all the data to find it out."""
+"""The kind of a federation's samples, a file of the app, because no machine has all the data to derive it."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ KINDS: dict[str, type[Transform]] = {"plain": Plain, "images": Images, "smaller_
 
 @dataclass(frozen=True)
 class SampleKind:
-    """Of the samples of a federation."""
+    """Shape, dtype, classes and the transform to a model's input, the same on all machines of a federation."""
 
-    shape: tuple[int, ...]  # as they are stored: images (H, W, C)
+    shape: tuple[int, ...]  # as stored; images are (H, W, C)
     dtype: str
     num_classes: int
     class_names: tuple[str, ...]
@@ -59,7 +58,7 @@ class SampleKind:
             raise InputError(f"the file {str(path)!r} is damaged: {reason_of(error)}") from None
 
     def check(self, x: np.ndarray, y: np.ndarray) -> None:
-        """An `InputError` if samples and labels are of another kind."""
+        """Raise an `InputError` if samples or labels are of another kind."""
         found = (tuple(x.shape[1:]), str(x.dtype))
         if found != (self.shape, self.dtype):
             raise InputError(

@@ -1,4 +1,4 @@
-"""The server's side of a federation: the round loop of every run, with real clients for an engine."""
+"""The server's side of a federation: the usual round loop, with real clients as the engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OF_RECIPE = "recipe"  # stands for the test set of the data that the recipe name
 
 
 def server_app(folder: Path) -> ServerApp:
-    """The app of the server, around the recipe in a folder."""
+    """Return the server's app for the recipe in a folder."""
 
     def main(grid: Grid, context: Context) -> None:
         try:
@@ -51,7 +51,7 @@ def server_app(folder: Path) -> ServerApp:
 
 
 def serve(grid: Grid, app: App) -> dict[str, Any]:
-    """Run the recipe, or go on with it, on the nodes that are there; the run's summary. It ends with a report."""
+    """Run or resume the recipe on the connected nodes, write a report and return the run's summary."""
     recipe, out = app.recipe, Path(app.get("out", str, "runs/flower")).expanduser()
     resume = app.get("resume", bool, False)
     refuse_what_needs_data(recipe)
@@ -73,7 +73,7 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
         )
     federation = ToldFederation(app.kind, facts, test, recipe.partition)
     if nodes.classes:
-        federation.class_counts(0)  # or the reason why they are not known
+        federation.class_counts(0)  # raises an `InputError` if they are not known
     notes = [OWN_DATA, *notes_on_forgetting(recipe, nodes)]
     engine = Flower(nodes, run, app.get("clipping-norm", float, 0.0), notes)
     experiment = build(recipe, federation, Parts(engine=engine), run=out if resume else None)
@@ -87,7 +87,7 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
 
 
 def refuse_what_needs_data(recipe: Recipe) -> None:
-    """What only a simulation can do, because it has everyone's data in one place."""
+    """Raise an `InputError` for settings that need the data of all clients in one place, as in a simulation."""
     algorithm, name = recipe.create("algorithm"), recipe.algorithm["name"]
     if not algorithm.exchanges:
         raise InputError(f"algorithm is {name!r}, a bound for simulations; on a federation there is no such thing")
@@ -101,7 +101,7 @@ def refuse_what_needs_data(recipe: Recipe) -> None:
 
 
 def notes_on_forgetting(recipe: Recipe, nodes: Nodes) -> list[str]:
-    """Who does not take part in what the recipe asks for."""
+    """Return a note on the clients at which the forgetting that the recipe asks for is not allowed, if any."""
     asked = any(map(recipe.forgetting.due, range(1, recipe.rounds + 1)))
     unwilling = [client for client, facts in sorted(nodes.facts.items()) if not facts.forgetting]
     if not asked or not unwilling:
@@ -113,7 +113,7 @@ def notes_on_forgetting(recipe: Recipe, nodes: Nodes) -> list[str]:
 
 
 def gathered(grid: Grid, app: App, told: dict[str, Any]) -> Nodes:
-    """All clients, once they are there; of a run that is resumed, some may come later."""
+    """Wait for the clients and return their nodes; in a resumed run, some may connect later."""
     recipe, objective = app.recipe, app.recipe.create("objective")
     discloses = "class_counts" in recipe.create("algorithm").discloses
     asks_counts = discloses or bool(objective.asks_population) or recipe.evaluation.prior != "as_trained"
@@ -134,7 +134,7 @@ def gathered(grid: Grid, app: App, told: dict[str, Any]) -> Nodes:
 
 
 def test_set(app: App) -> tuple[np.ndarray, np.ndarray] | None:
-    """The server's own: that of the recipe's data, or a file with x_test and y_test; it may have none."""
+    """Return the server's test set, from the recipe's data or a file with x_test and y_test; None if not set."""
     where = app.get("test", str, "")
     if not where:
         return None
@@ -151,7 +151,7 @@ def test_set(app: App) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 class Log(Watcher):
-    """A line a round for whoever follows the run, and an event for every node that was refused."""
+    """Logs a line per round, and records an event for each refusal."""
 
     def __init__(self, folder: RunFolder, nodes: Nodes, rounds: int) -> None:
         self.folder, self.nodes, self.rounds = folder, nodes, rounds

@@ -1,4 +1,4 @@
-"""Where the clients' states are between rounds: at the nodes; the server knows their versions alone."""
+"""Clients' states, which stay at the nodes between rounds; the server knows only their versions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fedrecall.vector import Tensors
 
 
 class OwnStates(StateFiles):
-    """A node's: after a round it keeps the state that it started from and the new one.
+    """The states of a node, which keeps the one that it started a round from and the new one.
 
-    The server may drop the reply, or come back from a checkpoint of the round before: the message that follows
-    names the older one again then.
+    If the server drops the reply, or resumes from the checkpoint of the previous round, its next message names the
+    older one.
     """
 
     def __init__(self, folder: Path, starts_from: int) -> None:
@@ -29,13 +29,13 @@ class OwnStates(StateFiles):
 
 
 class StatesElsewhere(StateFiles):
-    """The server's, which has none of them."""
+    """The states as the server sees them: it stores none."""
 
     def get(self, client: int, version: int) -> Tensors:
         raise lost(client, version, self.path(client, version))
 
     def check(self, versions: Mapping[int, int]) -> None:
-        """A node that lacks the version says so when it is asked to start from it."""
+        """Do nothing: a node that lacks a version reports that when it is asked to start from it."""
 
     def flush(self, versions: Mapping[int, int]) -> None: ...
 

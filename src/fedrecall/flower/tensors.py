@@ -1,4 +1,4 @@
-"""Tensors as bytes in a message, checked when they arrive: names, types, shapes, sizes, values."""
+"""Tensors as bytes in a message, checked on arrival: names, types, shapes, sizes, values."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fedrecall.errors import InputError
 from fedrecall.flower.refusal import RefusedError
 from fedrecall.vector import Tensors
 
-MOST_HEADER = 1024  # bytes before an array's values, in NumPy's format
-ENCODING = "numpy.ndarray"  # Flower's word for that format, which its mods read too
+MOST_HEADER = 1024  # limit of the bytes before an array's values in NumPy's format
+ENCODING = "numpy.ndarray"  # Flower's name for that format, which its mods read too
 
 Layout = dict[str, tuple[str, tuple[int, ...]]]  # type and shape of each tensor, by name
 
@@ -23,7 +23,7 @@ def layout_of(tensors: Tensors) -> Layout:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """As NumPy calls it."""
+    """Return NumPy's name of the tensor's dtype."""
     name = str(tensor.dtype).removeprefix("torch.")
     if name == "bfloat16":
         raise InputError("the model is bfloat16, which Flower's messages do not have; convert it by model.float()")
@@ -31,13 +31,13 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def pack(tensors: Tensors) -> ArrayRecord:
-    """In the order of their names, which is the same both ways."""
+    """Return the tensors as a record, in the order of their names, which is the same both ways."""
     named = sorted(tensors.items())
     return ArrayRecord({name: Array(tensor.detach().contiguous().numpy()) for name, tensor in named})
 
 
 def unpack(record: ArrayRecord, layout: Layout, *, finite: bool = True) -> Tensors:
-    """The tensors of a record, if it is what was expected. Nothing is decoded before its size is found right."""
+    """Return a record's tensors; raise a `RefusedError` if they do not fit the layout. Sizes are checked first."""
     if set(record) != set(layout):
         raise RefusedError(f"it has the tensors {in_words(record)}; {in_words(layout)} were expected")
     return {name: decoded(name, record[name], *layout[name], finite=finite) for name in layout}
@@ -53,8 +53,8 @@ def decoded(name: str, array: Array, dtype: str, shape: tuple[int, ...], *, fini
     if not size <= len(array.data) <= size + MOST_HEADER:
         raise RefusedError(f"its tensor {name!r} has {len(array.data)} bytes; {size} and a header were expected")
     try:
-        values = array.numpy()  # which never reads pickles
-    except Exception:  # whatever NumPy makes of bytes that are no array
+        values = array.numpy()  # never reads pickles
+    except Exception:  # NumPy raises all kinds of errors for bytes that are no array
         raise RefusedError(f"its tensor {name!r} is not an array of numbers") from None
     if not isinstance(values, np.ndarray) or (str(values.dtype), values.shape) != (dtype, shape):
         raise RefusedError(f"its tensor {name!r} is another array than was said")

@@ -1,4 +1,4 @@
-"""A federation as its server knows it: how many samples each client has, and nothing of what they are."""
+"""A federation as its server knows it: the number of samples of each client, but not the samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedrecall.scratch import ScratchFolder
 
 
 class ToldFederation(Federation):
-    """Sizes from the nodes, one blank sample to build models with, and the server's own test set if it has one."""
+    """Holds the nodes' sizes, one blank sample to build models with, and the server's test set if there is one."""
 
     knows_labels = False
 
@@ -45,7 +45,7 @@ class ToldFederation(Federation):
 
     @cached_property
     def pooled_shares(self) -> torch.Tensor:
-        """The class shares of all clients, where every node has agreed to say how many samples of each it has."""
+        """The class shares over all clients; an `InputError` if a node does not share its class counts."""
         total = np.sum(self._counts(), axis=0)
         return torch.from_numpy(total / total.sum())
 
@@ -64,7 +64,7 @@ class ToldFederation(Federation):
         return np.array(counts)
 
     def digest(self) -> str:
-        """Of what is known of the data."""
+        """Return a digest of what the server knows of the data."""
         digest = hashlib.sha256(repr((self._kind, [(f.train, f.validation) for f in self._facts])).encode())
         if self.test is not None:
             self.test.add_to(digest)

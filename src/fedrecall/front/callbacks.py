@@ -1,4 +1,4 @@
-"""Watchers, a user's callbacks among them, as observers of a run. An exception in one names it and the round."""
+"""Watchers, including user callbacks, as observers of a run. An exception in one names it and the round."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.torch_state import given_back
 
-Callback = Watcher | Callable[[dict[str, Any]], object]  # a plain function is shown each line of metrics
+Callback = Watcher | Callable[[dict[str, Any]], object]  # a plain function receives each line of metrics
 
 
 class LineCallback(Watcher):
-    """Shows each line of metrics to a function."""
+    """Passes each line of metrics to a function."""
 
     def __init__(self, function: Callable[[dict[str, Any]], object]) -> None:
         self.function = function
@@ -28,7 +28,7 @@ class LineCallback(Watcher):
 
 
 def watchers_of(callbacks: Iterable[Callback]) -> list[Watcher]:
-    """Return the callbacks as watchers; raise an `InputError` for what is none."""
+    """Return the callbacks as watchers; raise an `InputError` for anything else."""
     found: list[Watcher] = []
     for callback in callbacks:
         if not isinstance(callback, Watcher) and not callable(callback):
@@ -40,7 +40,7 @@ def watchers_of(callbacks: Iterable[Callback]) -> list[Watcher]:
 
 
 class Watching(Observer):
-    """Shows the rounds of a run to a watcher."""
+    """Passes the rounds of a run to a watcher."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
@@ -59,7 +59,7 @@ class Watching(Observer):
 
     def result(self, live: LiveRound, contribution: Contribution) -> None:
         if isinstance(contribution, Update):
-            with self._named(f"in round {live.number}"):  # not given back: other clients may be training
+            with self._named(f"in round {live.number}"):  # torch stays fixed: other clients may be training
                 self.watcher.result(Round(live), contribution)
 
     def after(self, live: LiveRound) -> None:

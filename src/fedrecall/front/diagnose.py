@@ -1,7 +1,6 @@
-"""One round with cross-entropy and one with WSM, from the same weights: what a user's own model forgets.
+"""Diagnosis of what a user's model forgets: one round with cross-entropy and one with WSM, from the same weights.
 
-The two rounds share the clients, the order of their batches and all else that is drawn, so that the loss alone
-makes the difference. `diagnosis.py` puts it in words.
+The two rounds share the clients, the order of batches and all other random draws, so they differ only in the loss.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from fedrecall.runs.reader import load
 from fedrecall.simulation.experiment import Parts, build
 from fedrecall.simulation.progress import is_wanted
 
-ENOUGH = 10  # clients: with fewer than this, one unusual client is the result
+ENOUGH = 10  # least clients by default: with fewer, one unusual client decides the result
 
-# Keys of a recipe that one round of FedAvg leaves no room for, and what to say instead.
+# Keys of a recipe that a diagnosis fixes, and the end of the message about each.
 FIXED = {
     "algorithm": "the rounds are FedAvg's",
     "rounds": "there is one round with each objective",
@@ -49,13 +48,13 @@ FIXED = {
 
 @dataclass(frozen=True)
 class Start:
-    """What the rounds start from: in words, and the weights, if they are not those that the model is made with."""
+    """The start of the rounds: a description, and the weights unless they are the model's own."""
 
     words: str
     weights: Mapping[str, Tensor] | None = None
     untrained: bool = False
-    of_run: bool = False  # a run's own model, with the statistics that the run saved
-    partition: str | None = None  # the digest of the one that it was trained on, where that is known
+    of_run: bool = False  # the model is a run's own, with the statistics that the run saved
+    partition: str | None = None  # digest of the partition that it was trained on, if known
 
 
 def diagnose(
@@ -73,13 +72,13 @@ def diagnose(
     progress: bool | None = None,
     **settings: Any,
 ) -> Diagnosis:
-    """Train one round with cross-entropy and one with WSM from the same weights, and say what is forgotten.
+    """Train one round with cross-entropy and one with WSM from the same weights, and report what is forgotten.
 
-    It starts from the weights of `model`, or from `weights`: a safetensors file, or a state dict. `objective` is
-    WSM with other options. So many `clients` train; by default at least ten, or all. The other keys of a recipe
-    are keywords too (`seed`, `batch_norm`, `forgetting={"sample": 100}`, ..). Without `out`, each call makes a new
-    folder below `runs`, with a run for each of the two objectives, and report.html about both. `progress` is that
-    of `federate`.
+    It starts from the weights of `model`, or from `weights`: a safetensors file or a state dict. `objective` is
+    WSM with other options. `clients` is the number that train, by default at least ten, or all. The other keys of
+    a recipe are keywords too (`seed`, `batch_norm`, `forgetting={"sample": 100}`, ..). Without `out`, each call
+    makes a new folder below `runs`, with a run for each objective and a report.html about both. `progress` is as
+    in `federate`.
 
     >>> import numpy as np, tempfile, torch
     >>> from fedrecall import Federation, Iid, diagnose
@@ -133,7 +132,7 @@ def examine(
     *,
     quiet: bool = True,
 ) -> Diagnosis:
-    """Both rounds and what they say; nothing is written before all that can be checked is."""
+    """Run both rounds and return the diagnosis; nothing is written before all checks have passed."""
     count = how_many(recipe, federation.population, clients)
     refuse_unmeasurable(federation)
     check_start(recipe, make_model, federation, start)
@@ -149,7 +148,7 @@ def examine(
 
     parent, plans = plan_both(experiments, out, "diagnose")
     report = parent.path / files.REPORT
-    execute(plans, report=None, quiet=quiet)  # the page has the sentences, too
+    execute(plans, report=None, quiet=quiet)  # the report is written below, after the diagnosis
     runs = {name: Run(plan.folder.path, make_model) for name, plan in zip(experiments, plans)}
     found = {
         name: findings(run.forgetting[1], federation.class_names, federation.population)
@@ -174,7 +173,7 @@ def examine(
 
 
 def how_many(recipe: Recipe, population: int, asked: int | None) -> int:
-    """The clients that train: as many as asked for, else those of the recipe, but enough to tell."""
+    """Return the number of clients that train: as requested, else the recipe's, but at least `ENOUGH` or all."""
     if asked is None:
         usual = recipe.clients_per_round or recipe.create_participation().expected(population)
         return min(population, max(usual, ENOUGH))
@@ -197,7 +196,7 @@ def refuse_unmeasurable(federation: Federation) -> None:
 
 
 def check_start(recipe: Recipe, make_model: Callable[[], nn.Module], federation: Federation, start: Start) -> None:
-    """Do the weights fit the model?"""
+    """Raise an `InputError` if the start's weights do not fit the model."""
     if start.weights is None:
         return
     module = build_model(make_model, federation, recipe.seed, recipe.local.threads, CPU.torch).module
@@ -210,7 +209,7 @@ def check_start(recipe: Recipe, make_model: Callable[[], nn.Module], federation:
 
 
 def one_round(recipe: Recipe, clients: int, start: Start, *, tested: bool) -> Recipe:
-    """Return the recipe of a single round. A schedule is for many rounds: the rate is `local.lr`."""
+    """Return the recipe of a single round, whose rate is `local.lr`: a schedule is for many rounds."""
     tree = recipe.tree()
     tree.pop("participation", None)
     sample = {"sample": recipe.forgetting.sample} if recipe.forgetting.sample else {}
@@ -224,14 +223,14 @@ def one_round(recipe: Recipe, clients: int, start: Start, *, tested: bool) -> Re
     }
     model = tree["model"]
     if start.weights is not None and model != FROM_PYTHON:
-        # The recipe alone would begin elsewhere: it must not pass for one that repeats this round.
+        # The recipe alone starts from other weights: mark it as unable to repeat this round.
         tree["model"] = {**model, **FROM_PYTHON, "class": f"{model['name']} from {start.words}"}
     return Recipe(**tree)
 
 
 def warnings_about(runs: list[Path]) -> list[str]:
-    """The warnings of the page about these runs."""
-    from fedrecall.report.comparison import group  # not for who only trains
+    """Return the warnings in the report about these runs."""
+    from fedrecall.report.comparison import group  # only needed for reports
     from fedrecall.report.warnings import warnings
 
     found = warnings(group([load(run) for run in runs], titles()))

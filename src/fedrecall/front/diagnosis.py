@@ -1,4 +1,4 @@
-"""What a diagnosis came to: its sentences, its numbers and its two runs."""
+"""The result of a diagnosis: its sentences, its numbers and its two runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedrecall.report.wording import rounded
 from fedrecall.runs.lines import finite
 
 HEAD = ("points of accuracy", *PAIR.values())
-# The numbers of a diagnosis, and where they are among its findings.
+# Titles of the numbers in a diagnosis, and the fields of `Findings` that hold them.
 ROWS = {
     "forgotten on the others' data": "forgetting",
     "  the drops alone": "drops",
@@ -28,11 +28,11 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the two rounds say. Printed, it is its sentences."""
+    """The result of a diagnosis; printing it shows the sentences."""
 
     sentences: tuple[str, ...]
-    notes: tuple[str, ...]  # what to know before trusting the numbers
-    findings: dict[str, Findings]  # the numbers: "cross_entropy" and "wsm"
+    notes: tuple[str, ...]  # caveats about the numbers
+    findings: dict[str, Findings]  # the numbers of "cross_entropy" and "wsm"
     cross_entropy: Run
     wsm: Run
     report: Path
@@ -53,7 +53,7 @@ class Diagnosis:
         return f"{said}<table>{head}{''.join(rows)}</table>{notes}"
 
     def table(self) -> list[tuple[str, str, str]]:
-        """A line for each number: what it is, with cross-entropy, and with WSM."""
+        """Return a line for each number: its title, its value with cross-entropy and its value with WSM."""
         lines = []
         for title, key in ROWS.items():
             values = [rounded(getattr(self.findings[name], key)) for name in PAIR]
@@ -63,7 +63,7 @@ class Diagnosis:
         return lines
 
     def tree(self) -> Tree:
-        """For JSON. Accuracies and their differences are shares."""
+        """Return the diagnosis for JSON, with accuracies and their differences as fractions."""
         paths = {"cross_entropy": self.cross_entropy.path, "wsm": self.wsm.path}
         runs = {name: {"path": str(paths[name]), **asdict(found)} for name, found in self.findings.items()}
         said = {"sentences": self.sentences, "notes": self.notes}

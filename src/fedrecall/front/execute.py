@@ -1,4 +1,4 @@
-"""Carrying out runs: from a folder through the rounds to the page. Every command and `federate` end up here."""
+"""Carries out runs, from the folder through the rounds to the report, for every command and `federate`."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from fedrecall.user_code import note_key
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: what is run, where it is written, and what it is called while it goes."""
+    """A run to be carried out: the experiment, the folder it is written to and the title of its progress."""
 
     experiment: Experiment
     folder: RunFolder
     title: str
-    resume: bool = False  # go on with what is in the folder
-    force: bool = False  # also with another recipe
-    other_device: bool = False  # also on another device
+    resume: bool = False  # continue the run in the folder
+    force: bool = False  # resume even with another recipe
+    other_device: bool = False  # resume even on another device
 
 
 def execute(
     plans: Sequence[Plan], *, report: Path | None, quiet: bool, callbacks: Sequence[Watcher] = ()
 ) -> list[dict[str, Any]]:
-    """Carry out runs one after the other, then write the page about all of them; the runs' summaries."""
+    """Carry out runs one after the other, write the report about all of them and return their summaries."""
     summaries = []
     for plan in plans:
         with ProgressLine(plan.title, plan.experiment.recipe.rounds, quiet=quiet) as progress:
@@ -69,15 +69,15 @@ def new_folder(out: str | Path | None, default: str) -> RunFolder:
 
 
 def write_report(runs: Sequence[str | Path], out: str | Path) -> Path:
-    """Write the page about runs, or folders of runs, to `out`, and return where it is."""
-    from fedrecall.report.page import write_report as write  # not for who only trains
+    """Write the report about runs, or folders of runs, to `out` and return its path."""
+    from fedrecall.report.page import write_report as write  # only needed for reports
 
     return write([Path(run) for run in runs], Path(out), titles())
 
 
 def load_federation(recipe: Recipe) -> Federation:
-    """The data and the partition that a recipe names."""
-    check_execution(recipe.execution)  # before data are read, which may take long
+    """Return the federation of the data and the partition that a recipe names."""
+    check_execution(recipe.execution)  # before reading data, which may take long
     data = recipe.create("data", folder=recipe.execution.data)
     if not isinstance(data, DataSet):
         raise InputError(
@@ -89,8 +89,8 @@ def load_federation(recipe: Recipe) -> Federation:
     except InputError:
         raise
     except Exception as error:
-        if ":" in name:  # of the user's own, which deals the data only here
+        if ":" in name:  # user code, which runs only here
             note_key(error, "partition", name)
         raise
-    federation.data = partial(recipe.create, "data", folder=None)  # where FEDRECALL_DATA is there
+    federation.data = partial(recipe.create, "data", folder=None)  # from FEDRECALL_DATA of the reader's machine
     return federation

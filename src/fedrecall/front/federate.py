@@ -1,4 +1,4 @@
-"""`federate`: a run of Python objects."""
+"""`federate`: a run from Python objects."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def federate(
     a recipe are keywords too (`rounds`, `seed`, `preset`, `evaluation={"every": 10}`, ..), with its defaults.
 
     `metrics` are functions of logits [n, C] and labels [n], by name: their values on the pooled validation data
-    are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are watchers, or functions that are
-    shown each round's line of metrics; `watch` is one of them (docs/runs.md). `progress` shows a bar, which is
-    there by itself in a terminal and in a notebook; `report` writes report.html, the page about the run.
+    are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are watchers, or functions that receive
+    each round's line of metrics; `watch` is one of them (docs/runs.md). `progress` shows a bar, by default only in
+    a terminal and in a notebook; `report` writes report.html, the page about the run.
 
-    Without `out`, each call makes a new folder below `runs`. With `resume`, a run that is in `out` already goes on
-    from its last checkpoint, with the same bits as if it had never stopped, and one that is finished is returned
-    as it is; on another device it goes on only with `other_device`. The given model is not changed (but for lazy
-    modules, which get their shapes): `run.model()` is the trained one.
+    Without `out`, each call makes a new folder below `runs`. With `resume`, a run in `out` continues from its last
+    checkpoint, with the same bits as if it had never stopped; a finished run is returned as it is. Continuing on
+    another device needs `other_device`. The given model is not changed (except that lazy modules get their
+    shapes); `run.model()` returns the trained one.
 
     >>> import numpy as np, tempfile, torch
     >>> from fedrecall import Federation, Iid, federate
@@ -111,7 +111,7 @@ def federate(
 
 
 def finished(run: Run, *, report: bool) -> Run:
-    """The run, with its page if that is asked for."""
+    """Return the run, after writing its report if requested."""
     if report:
         run.report()
     return run

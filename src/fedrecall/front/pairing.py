@@ -1,4 +1,4 @@
-"""Cross-entropy against WSM from one start: two runs that differ in the objective alone."""
+"""Comparison of cross-entropy and WSM: two runs from one start that differ only in the objective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe out of Python objects: what `federate` and `diagnose` are given, as names where there are some."""
+"""The recipe for the Python objects given to `federate` and `diagnose`, as names where they have some."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def recipe_and_parts(
     local: Local | Mapping[str, Any] | None = None,
     execution: Mapping[str, Any],
 ) -> tuple[Recipe, Parts]:
-    """Return the recipe that says what was given, and the objects that it cannot name."""
+    """Return the recipe that describes the arguments, and the objects that it cannot name."""
     check_given(model, federation)
     for key in ("data", "partition", "model"):
         if key in settings:
@@ -88,17 +88,17 @@ def recipe_and_parts(
 
 
 def as_tree(section: Section[Any], given: Any) -> Any:
-    """Return a component as a recipe has it: its name, or a description of an object."""
+    """Return a component in the form of a recipe: its name, or the description of an object."""
     return given if is_named(given) else section.describe(section.from_python(given))
 
 
 def is_named(given: Any) -> bool:
-    """Whether it is given as a recipe would have it."""
+    """Whether a component is given in the form of a recipe, not as an object."""
     return isinstance(given, str | Mapping)
 
 
 def check_given(model: Any, federation: Any) -> None:
-    """Raise an `InputError` if they are not what they should be."""
+    """Raise an `InputError` if the model or the federation has the wrong type."""
     if not callable(model) and not is_named(model):
         raise InputError(
             f"the model is {short_repr(model)}; a torch.nn.Module, a function that returns one, or a name was "
@@ -114,7 +114,7 @@ def check_given(model: Any, federation: Any) -> None:
 
 
 def model_maker(model: Any, federation: Federation, recipe: Recipe) -> Callable[[], nn.Module]:
-    """Return a function that returns the model as it is before the first round."""
+    """Return a function that makes the model as it is before the first round."""
     if is_named(model):
         shapes = {"sample_shape": federation.sample_shape, "num_classes": federation.num_classes}
         return partial(recipe.create, "model", **shapes)
@@ -122,7 +122,7 @@ def model_maker(model: Any, federation: Federation, recipe: Recipe) -> Callable[
 
 
 def copies_of(model: nn.Module, federation: Federation, seed: int) -> Callable[[], nn.Module]:
-    """Return a function that returns a copy of the model with the weights it has."""
+    """Return a function that copies the model with its present weights."""
     with fixed_torch_state(), default_generator(seed, "init"):
         materialise(model, partial(dry_batch, federation))
     try:

@@ -1,4 +1,4 @@
-"""A run from Python: its folder, read."""
+"""Access to a run's folder from Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedrecall.torch_state import fixed_torch_state
 
 
 class Run:
-    """A run's folder, read."""
+    """Reads the metrics, the model and the other results in a run's folder."""
 
     def __init__(self, path: str | Path, make_model: Callable[[], nn.Module] | None = None) -> None:
         self.path = Path(path)
@@ -36,12 +36,12 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One dictionary a round, as in `metrics.jsonl`."""
+        """One dictionary per round, as in `metrics.jsonl`."""
         return RunRecord(self.path).metrics
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What it came to and how it ended, as in `summary.json`; empty while the run goes."""
+        """The results and the final status, as in `summary.json`; empty until the run ends."""
         return RunRecord(self.path).summary
 
     @property
@@ -50,7 +50,7 @@ class Run:
         return RunRecord(self.path).probes
 
     def to_pandas(self) -> Any:
-        """The lines of `metrics.jsonl` as a pandas DataFrame, by round; pandas has to be installed."""
+        """Return the lines of `metrics.jsonl` as a pandas DataFrame, by round; pandas has to be installed."""
         try:
             import pandas
         except ImportError:
@@ -58,10 +58,10 @@ class Run:
         return pandas.DataFrame(self.metrics).set_index("round") if self.metrics else pandas.DataFrame()
 
     def model(self, prior: str | Sequence[float] = "as_trained", *, trust: bool = False) -> nn.Module:
-        """The trained global model. For another prior (uniform, pooled, or the class shares where it will be used)
-        it has log(prior / that of training) in the bias of its last layer or, if that has none, around it. `trust`
-        imports what the folder names, though it is not known as your own."""
-        with fixed_torch_state():  # as the run made it
+        """Return the trained global model. For another prior (uniform, pooled, or the class shares of its future
+        data), log(prior / training prior) is added to the bias of the last layer or, without one, to the logits.
+        `trust` imports code that the folder names, even if the run is not known as your own."""
+        with fixed_torch_state():  # as in the run
             model = self._make_model() if self._make_model else self._model_of_recipe(trust=trust)
             model.load_state_dict(read_weights(self.path / files.MODEL))
             shift = self._shift(prior, trust=trust)
@@ -70,7 +70,7 @@ class Run:
     def save_model(
         self, path: str | Path, prior: str | Sequence[float] = "as_trained", *, trust: bool = False
     ) -> None:
-        """Write the model, as `model` returns it, to a safetensors file under the names that its tensors have."""
+        """Write the model that `model` returns to a safetensors file, under the names of its tensors."""
         model = self.model(prior, trust=trust)
         if isinstance(model, Shifted):
             raise InputError(
@@ -79,7 +79,7 @@ class Run:
         save_file(model.state_dict(), path)
 
     def _shift(self, prior: str | Sequence[float], *, trust: bool) -> Tensor | None:
-        """What moves the logits to a prior; None: nothing does."""
+        """Return the shift of the logits for a prior; None if there is none."""
         try:
             wanted = checked_judged_prior(prior)
         except ValueError as error:
@@ -102,12 +102,12 @@ class Run:
         return load_run_recipe(self.path, trust=trust, ask="trust=True")
 
     def _data(self) -> dict[str, Any]:
-        """What the run noted of its data."""
+        """Return what the run recorded about its data."""
         data: dict[str, Any] = RunRecord(self.path).origin.get("data", {})
         return data
 
     def _model_of_recipe(self, *, trust: bool) -> nn.Module:
-        """As the recipe names it, for the samples that the run had."""
+        """Return the model that the recipe names, for the sample shape and classes of the run."""
         recipe, data = self._recipe(trust=trust), self._data()
         shape, classes = data.get("sample_shape"), data.get("classes")
         if recipe.model["name"] == FROM_PYTHON["name"] or shape is None or classes is None:
@@ -118,11 +118,11 @@ class Run:
         return model
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the page about this run and return where it is."""
+        """Write the report about this run and return its path."""
         return write_report([self.path], path or self.path / files.REPORT)
 
     def facts(self) -> dict[str, str]:
-        """What it is and came to, in words; of a folder that cannot be read, why not."""
+        """Return the method and the results in words or, if the folder cannot be read, the reason."""
         record = RunRecord(self.path)
         try:
             method, summary, rounds = titles().method(record.recipe), record.summary, len(record.metrics)

@@ -1,4 +1,4 @@
-"""The recipe in a run's folder, which may be somebody else's: code that it names is imported only with consent."""
+"""The recipe in a run's folder. The run may be somebody else's, so its code is imported only with consent."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
 from fedrecall.runs.ledger import unknown_reason
 
-MOST_SHOWN = 8  # names in a sentence
+MOST_SHOWN = 8  # names listed in a message
 
 
 def load_run_recipe(
     run: Path, words: Sequence[str] = (), extra: Tree | None = None, *, trust: bool, ask: str = "--trust"
 ) -> Recipe:
-    """Return the recipe of a run with `key=value` over it, and `extra` over both.
+    """Return the recipe of a run, overridden by `key=value` words and then by `extra`.
 
-    Raise `InputError` if the folder names code, unless this user made the run in this place or says `trust`;
-    `ask` is how to say so.
+    Raise an `InputError` if the folder names code, unless the ledger lists the run or `trust` is set; `ask` is how
+    the message tells the user to set it.
     """
     written = read(str(run / files.RECIPE))
     tree, typed = layered([written], words, extra), own_code(layered([], words, extra))

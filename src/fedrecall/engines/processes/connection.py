@@ -1,6 +1,6 @@
-"""Connections between the engine and its workers, which nobody else can reach.
+"""Private connections between the engine and its workers.
 
-Both ends are made by the engine, and a worker inherits its own: there is no port and no key for a stranger to use.
+The engine creates both ends and a worker inherits its own, so there is no port or key that a stranger could use.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 def start(
     script: str, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start a Python process with one end of a new connection, its first argument; return it and the other end."""
+    """Start a Python process that inherits one end of a new connection; return it and the other end."""
     ours, theirs = Pipe()
-    with theirs:  # closed in this process, so that the connection ends with the worker
+    with theirs:  # close it in this process, so that the connection ends with the worker
         number = theirs.fileno()
-        # -P: not the working folder, which would come before the standard library
+        # -P: keep the working folder off the search path, where it would precede the standard library
         command = [sys.executable, "-P", script, str(number), *arguments]
         try:
             process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, **inheriting(number))
@@ -31,7 +31,7 @@ def start(
 
 
 def inheriting(number: int) -> dict[str, Any]:
-    """Return the arguments by which `Popen` passes on this end of the connection, and nothing else."""
+    """Return the `Popen` arguments that pass on this end of the connection and no other handle."""
     if sys.platform == "win32":
         import os
 
@@ -41,7 +41,7 @@ def inheriting(number: int) -> dict[str, Any]:
 
 
 def receive(connection: Connection) -> Any:
-    """Return the next message; raise `EOFError` if the other side is gone, also in the middle of a message."""
+    """Return the next message; raise `EOFError` if the other side is gone, even in the middle of a message."""
     try:
         return connection.recv()
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Worker processes on this machine, one client each at a time: the same bits as `serial`, sooner.
+"""Worker processes on this machine, each training one client at a time, with the same bits as `serial`.
 
 Workers are plain subprocesses, so that a script without a main guard, standard input and a notebook all work.
-Results are written to mapped files: a few for each worker, however many results there are.
+Results are written to a few memory-mapped files per worker, whatever the number of results.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from fedrecall.runs.client_states import States
 from fedrecall.scratch import ScratchFolder
 from fedrecall.vector import Tensors
 
-GRACE = 10.0  # seconds for an idle worker to end by itself
+GRACE = 10.0  # seconds for an idle worker to exit by itself
 
 
 @dataclass(eq=False, kw_only=True)
 class WorkerProcess(Member):
-    """A member that is a process of this machine."""
+    """A member that is a process on this machine."""
 
     process: subprocess.Popen[bytes]
     connection: Connection
-    published: Publish | None = None  # the last that it was sent
+    published: Publish | None = None  # the last state that it was sent
 
     @property
     def results(self) -> str:
-        """Return the prefix of the names of its result files."""
+        """Return the prefix of its result files' names."""
         return f"result-{self.number}"
 
 
 class Processes(WorkerPool[WorkerProcess]):
-    """A pool of workers, started once."""
+    """A pool of worker processes that lasts for a run."""
 
     name = "processes"
 
@@ -94,7 +94,7 @@ class Processes(WorkerPool[WorkerProcess]):
             self._start(self.workers - len(self._members))
 
     def _start(self, count: int) -> None:
-        """Start `count` workers and send each its setup; release those that end before that."""
+        """Start `count` workers and send each its setup; release those that exit before that."""
         environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads)}
         deadline = time.monotonic() + max(START, self.client_timeout or 0)
         started = []
@@ -107,7 +107,7 @@ class Processes(WorkerPool[WorkerProcess]):
             if not member.connection.poll(max(0.0, deadline - time.monotonic())):
                 self._start_timed_out(member)
             try:
-                link.receive(member.connection)  # it reads now, so that sending does not block for ever
+                link.receive(member.connection)  # it reads now, so that sending does not block forever
                 member.connection.send((*self._greeting, member.results, vars(member.device)))
             except (EOFError, ConnectionError):
                 self._release(member)
@@ -117,7 +117,7 @@ class Processes(WorkerPool[WorkerProcess]):
         return min(self.devices, key=lambda device: sum(member.device == device for member in self._members))
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
-        """Share the state; each worker is told with its next tasks."""
+        """Share the state; each worker receives its location with the next tasks."""
         super().publish(round, server, buffers)
         self._published = Publish(self._server.write(server), self._buffers.write(buffers))
 
@@ -149,7 +149,7 @@ class Processes(WorkerPool[WorkerProcess]):
         work.done(chunk, unstack_results(chunk.tasks, message.scalars, self._results.read(message.vectors)))
 
     def _kill(self, member: WorkerProcess) -> None:
-        member.process.kill()  # which ends its connection
+        member.process.kill()  # this also ends its connection
 
     def _exit_code(self, member: WorkerProcess) -> int:
         """Return the exit code of a worker whose connection has ended."""
@@ -173,7 +173,7 @@ class Processes(WorkerPool[WorkerProcess]):
         )
 
     def close(self) -> None:
-        """End the workers: idle ones by a message, others by a signal."""
+        """Stop the workers: idle ones by a message, others by a signal."""
         for member in self._members:
             if not member.chunks and member.ready:
                 with contextlib.suppress(OSError):
@@ -182,14 +182,14 @@ class Processes(WorkerPool[WorkerProcess]):
                 member.process.kill()
         for member in self._members:
             end(member.process)
-            # Not earlier: a worker whose connection ends deletes the engine's folders.
+            # Not earlier: a worker that loses its connection deletes the engine's folders.
             member.connection.close()
         torch.set_num_threads(self._threads_before)
         self._scratch.remove()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process to end; kill it if the user's code keeps it alive."""
+    """Wait for a process to exit; kill it if user code keeps it alive."""
     try:
         process.wait(GRACE)
     except subprocess.TimeoutExpired:

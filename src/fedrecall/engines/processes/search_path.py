@@ -12,10 +12,10 @@ HOME = os.path.realpath(Path(fedrecall.__file__).parents[1])
 
 
 def libraries_first() -> list[str]:
-    """Return `sys.path` of this process with the user's folders, the script's and the working folder, last.
+    """Return `sys.path` with the user's folders (the script's and the working folder) moved to the end.
 
-    Workers use it to import fedrecall. For the user's code they use this process's own `sys.path`, so that the
-    same names lead to the same modules.
+    Workers use it to import fedrecall. For user code they use the unchanged `sys.path` of this process, so that
+    names resolve to the same modules.
     """
     main = sys.modules["__main__"]
     script = getattr(main, "__file__", None) if getattr(main, "__spec__", None) is None else None

@@ -21,9 +21,9 @@ from fedrecall.errors import InputError, WriteError
 
 
 def begin(connection: Connection, setup: bytes, folder: str, name: str, device: dict[str, Any]) -> None:
-    """Make a worker from the engine's setup, report that it is ready, and serve."""
+    """Make a worker from the engine's setup, report that it is ready, and run its main loop."""
     try:
-        # From the engine that started this process, over a connection that only the two of them have.
+        # Trusted: sent by the engine that started this process, over a private connection.
         job, handle, states = cloudpickle.loads(setup)
         worker = make_worker(job, partial(Federation.from_handle, handle), states, Device(**device))
     except Exception as error:
@@ -36,7 +36,7 @@ def begin(connection: Connection, setup: bytes, folder: str, name: str, device: 
 def serve(connection: Connection, worker: Worker, folder: Path, name: str) -> None:
     reader = SharedTensorReader(folder)
     slots = [SharedTensorWriter(folder, f"{name}-{number}") for number in range(SLOTS)]
-    refused: Refused | None = None  # why the published state was refused: the answer to the next tasks
+    refused: Refused | None = None  # the answer to all tasks if the published state was refused
     while True:
         message: Publish | RunTasks | Shutdown = receive(connection)
         match message:
@@ -49,7 +49,7 @@ def serve(connection: Connection, worker: Worker, folder: Path, name: str) -> No
 
 
 def publish_state(worker: Worker, reader: SharedTensorReader, message: Publish) -> Refused | None:
-    """Hand copies of the published tensors to the worker."""
+    """Give copies of the published tensors to the worker."""
     shared = (message.server, message.buffers)
     server, buffers = ({name: t.clone() for name, t in reader.read(each).items()} for each in shared)
     try:
@@ -60,7 +60,7 @@ def publish_state(worker: Worker, reader: SharedTensorReader, message: Publish) 
 
 
 def run_into_slot(worker: Worker, message: RunTasks, slot: SharedTensorWriter) -> Done | Failure:
-    """Run tasks; put the vectors of their results into the slot."""
+    """Run tasks and write the vectors of their results into the slot."""
     results = run_tasks(worker, message.tasks)
     if not isinstance(results, list):
         return results

@@ -1,6 +1,6 @@
-"""Named tensors in a memory-mapped file, which the processes of one machine share.
+"""Named tensors in a memory-mapped file that the processes of one machine share.
 
-No tensor is pickled or sent through a pipe; what is sent is a `SharedTensors`, which says where they are.
+Tensors are not pickled or sent through a pipe: a message holds only their location, a `SharedTensors`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class SharedTensors:
-    """Where to find the tensors of one `write`."""
+    """The location of the tensors of one `write`."""
 
     writer: str
     file: str  # the writer's current file: a larger one has another name
@@ -37,7 +37,7 @@ class SharedTensorWriter:
         self._memory: mmap.mmap | None = None
 
     def write(self, tensors: Mapping[str, Tensor | list[Tensor]]) -> SharedTensors:
-        """Replace what was written before by these tensors, a list of tensors by its stack."""
+        """Replace the previously written tensors by these; a list of tensors is written as its stack."""
         layout, size = plan_layout(tensors)
         write_tensors(self._memory_of(size), tensors, layout)
         return SharedTensors(self.name, self._path().name, layout)
@@ -46,8 +46,7 @@ class SharedTensorWriter:
         return self.folder / f"{self.name}-{self._generation}"
 
     def _memory_of(self, size: int) -> mmap.mmap:
-        """Return a mapping of at least `size` bytes; a larger one is a new file, because not every system can
-        enlarge a mapped file."""
+        """Return a mapping of at least `size` bytes, growing by a new file: not every system can enlarge one."""
         if self._memory is None or len(self._memory) < size:
             self._memory = None  # unmaps the old file
             delete_mapped(self._path())
@@ -68,7 +67,7 @@ class SharedTensorReader:
         self._memories: dict[str, tuple[str, mmap.mmap]] = {}  # the file and its mapping, by writer
 
     def read(self, shared: SharedTensors) -> Tensors:
-        """Return views into the shared memory: copy what must outlive the writer's next `write`."""
+        """Return views into the shared memory, valid until the writer's next `write`."""
         file, memory = self._memories.get(shared.writer, ("", None))
         if memory is None or file != shared.file:
             memory = map_file(self.folder / shared.file)
@@ -76,7 +75,7 @@ class SharedTensorReader:
         return tensor_views(memory, shared.layout)
 
     def drop(self, writer: str) -> None:
-        """Delete the files of a writer that is gone; tensors that were read from them stay valid."""
+        """Delete the files of a dead writer; tensors that were read from them stay valid."""
         self._memories.pop(writer, None)
         for file in self.folder.glob(f"{writer}-*"):
             delete_mapped(file)

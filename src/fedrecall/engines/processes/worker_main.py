@@ -1,9 +1,9 @@
 """Entry point of worker processes of the engine `processes` and of studies: `worker_main.py END FOLDER..`.
 
 It is run as a file and imports only the standard library until it has received the module search path, so that a
-`random.py` in the user's working folder is not imported by mistake. It cannot import `engines.messages` before
-that either: "here" and the traceback of a failed import are sent as plain strings. If the engine is gone, the
-worker deletes the folders.
+`random.py` in the user's working folder is not imported by mistake. `engines.messages` cannot be imported before
+that either, so "here" and the traceback of a failed import are plain strings. If the engine is gone, the worker
+deletes the folders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the engine decides
     connection, folders = inherited(int(sys.argv[1])), sys.argv[2:]
     try:
-        connection.send("here")  # the reply is the search path, the module to serve by and its arguments
+        connection.send("here")  # the reply holds the search paths, the module to run and its arguments
         work(connection, *connection.recv())
     except (EOFError, ConnectionError):  # the engine is gone, perhaps killed
         for folder in folders:
@@ -40,7 +40,7 @@ def inherited(number: int) -> Connection:
 
 
 def work(connection: Connection, libraries: list[str], path: list[str], module: str, *setup: Any) -> None:
-    """Import the module by the libraries' search path, then call its `begin` with the user's search path."""
+    """Import the module with the libraries' search path, then call its `begin` with the user's."""
     sys.path[:] = libraries
     try:
         serving = importlib.import_module(module)

@@ -1,5 +1,4 @@
-"""The connection to a Ray cluster, or to a Ray of this process's own: what there is, and what is said if it is not
-enough."""
+"""The connection to a Ray cluster, or to a Ray that is started here, its resources and the errors about them."""
 
 from __future__ import annotations
 
@@ -18,19 +17,19 @@ from fedrecall.errors import InputError
 from fedrecall.recipe.settings import Execution
 
 ANSWER = 10.0  # seconds for an address to answer
-# Of a Ray that is started here. Nobody on the network reaches it, and it tells nobody that it is there.
+# Settings of a Ray that is started here: unreachable from the network, no usage reports.
 OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-# Bytes of an answer that come with its message. Ray's own limit is 100 kB; what is larger goes through its object
-# store, which took half as much CPU time again for 1.5 MB, and a little less for 3.9 MB. On one machine that time
-# is the workers'.
+# Bytes up to which an answer is sent inline (Ray's own limit is 100 kB). Larger ones go through the object store,
+# which took half as much CPU time again for 1.5 MB, and a little less for 3.9 MB. On one machine, that time is
+# taken from the workers.
 WITH_MESSAGE = 2 * 2**20
 
 Resources = Mapping[str, float]
 
 
 def ray_module(*, alone: bool) -> Any:
-    """Ray, or a sentence that says how to install it; `alone`: to be started here."""
-    for name, value in OWN.items() if alone else ():  # which Ray reads when it is imported
+    """Return the module `ray`; raise an `InputError` if it is not installed. `alone`: Ray will be started here."""
+    for name, value in OWN.items() if alone else ():  # Ray reads them when it is imported
         os.environ.setdefault(name, value)
     try:
         import ray
@@ -42,7 +41,7 @@ def ray_module(*, alone: bool) -> Any:
 
 
 class Cluster:
-    """Ray as this process is connected to it. It is left as it was found."""
+    """This process's connection to Ray; `close` ends it only if it was made here."""
 
     def __init__(self, address: str | None) -> None:
         self.ray = ray_module(alone=address is None)
@@ -63,7 +62,7 @@ class Cluster:
             options["address"] = address
         try:
             with warnings.catch_warnings(), own_sigterm():
-                warnings.simplefilter("ignore")  # of Ray's, about its next release
+                warnings.simplefilter("ignore")  # Ray warns about its next release
                 self.ray.init(**options)
         except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
             reason = " ".join(str(error).split())[:300]
@@ -74,15 +73,15 @@ class Cluster:
             ) from None
 
     def nodes(self) -> list[Resources]:
-        """The resources of each living node."""
+        """Return the resources of each node that is alive."""
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def fits(self, asked: Resources) -> int:
-        """How many workers the nodes have room for, whoever else is there."""
+        """Return how many workers the nodes have room for, ignoring other users of the cluster."""
         return sum(how_often(asked, node) for node in self.nodes())
 
     def refuse_too_little(self, asked: Resources, workers: int | None) -> int:
-        """The number of workers: as many as asked for or, without a number, as many as fit."""
+        """Return the number of workers, by default as many as fit; raise an `InputError` if too few fit."""
         room = self.fits(asked)
         if room < (workers or 1):
             who = (
@@ -97,50 +96,50 @@ class Cluster:
         return workers or room
 
     def in_words(self) -> str:
-        """What there is."""
+        """Return a description of the nodes and their resources."""
         nodes = self.nodes()
         each = "; ".join(in_words(plain(node)) for node in nodes)
         return f"{len(nodes)} node{'s' if len(nodes) != 1 else ''} ({each})" if nodes else "no nodes"
 
     def silence(self, asked: Resources, workers: int, seconds: float) -> InputError:
-        """What is said if none begins in time."""
+        """Return the error for a run in which no worker has started in time."""
         return InputError(
             f"no worker has begun within {seconds:.0f} s: {workers} with {in_words(asked)} each were asked for, "
             f"and the cluster has {self.in_words()}; {self.free_in_words()} are free"
         )
 
     def actor(self, kind: type, asked: Resources, **more: Any) -> Any:
-        """One somewhere on the cluster, with these resources; it waits for them."""
+        """Create an actor on any node; it starts when these resources are free."""
         others = {name: share for name, share in asked.items() if name not in ("CPU", "GPU", "memory")}
         shares = {"num_cpus": asked.get("CPU", 0.0), "num_gpus": asked.get("GPU", 0.0), "resources": others}
         options = {**shares, "memory": asked.get("memory"), "scheduling_strategy": "SPREAD", **more}
         return self.ray.remote(kind).options(**options).remote()
 
     def actor_on(self, kind: type, node: str) -> Any:
-        """One on a certain node, which takes none of its resources."""
+        """Create an actor on the given node that reserves no resources."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         place = NodeAffinitySchedulingStrategy(node, soft=False)
         return self.ray.remote(kind).options(num_cpus=0, scheduling_strategy=place).remote()
 
     def free_in_words(self) -> str:
-        """What of it nobody has taken."""
+        """Return a description of the free resources."""
         return in_words(plain(self.ray.available_resources()))
 
     def own_node(self) -> str:
-        """The node that this process is on."""
+        """Return the id of the node that this process runs on."""
         node: str = self.ray.get_runtime_context().get_node_id()
         return node
 
     def close(self) -> None:
         if self._ours:
-            with contextlib.suppress(Exception):  # a cluster that is gone is closed
+            with contextlib.suppress(Exception):  # the cluster may be gone
                 self.ray.shutdown()
 
 
 @contextmanager
 def own_sigterm() -> Iterator[None]:
-    """Ray takes SIGTERM for itself, and would end the process without a checkpoint."""
+    """Restore the SIGTERM handler: Ray's own would end the process without a checkpoint."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -150,7 +149,7 @@ def own_sigterm() -> Iterator[None]:
 
 
 def resources_of_worker(execution: Execution, threads: int, device: str) -> dict[str, float]:
-    """What it takes of its node, with so many threads on a device of this kind."""
+    """Return the resources that a worker reserves on its node."""
     asked: dict[str, float] = {"CPU": float(threads)}
     if device == "cuda":
         asked["GPU"] = 1.0 / execution.workers_per_device
@@ -161,7 +160,7 @@ def resources_of_worker(execution: Execution, threads: int, device: str) -> dict
 
 
 def refuse_silent(address: str | None) -> None:
-    """An `InputError` if nothing answers at an address; Ray itself would try for a minute."""
+    """Raise an `InputError` if nothing answers at an address; Ray itself would try for a minute."""
     if address is None or address == "auto":
         return
     host, colon, port = address.rpartition(":")
@@ -181,13 +180,13 @@ def refuse_silent(address: str | None) -> None:
 
 
 def how_often(asked: Resources, node: Resources) -> int:
-    """How often these resources are there at once."""
+    """Return how many workers with these resources fit on a node."""
     counts = [int(node.get(name, 0.0) / share + 1e-9) for name, share in asked.items() if share > 0]
     return min(counts, default=0)
 
 
 def plain(resources: Resources) -> Resources:
-    """Without Ray's own marks of nodes and its memories."""
+    """Return the resources without memory and Ray's labels of nodes."""
     own = ("node:", "object_store_memory", "memory", "accelerator_type:")
     return {name: amount for name, amount in resources.items() if not name.startswith(own)}
 

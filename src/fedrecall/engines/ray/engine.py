@@ -1,8 +1,8 @@
-"""Workers on the nodes of a Ray cluster, or of a Ray on this machine: the bits of `serial`, past one machine.
+"""Workers on the nodes of a Ray cluster, or of a Ray on this machine, with the same bits as `serial`.
 
-Ray places the workers, transfers what they are sent and reports when one is gone. The published model is one
-object, which each node fetches once a round. With more than one node, the sum over the clients is reduced on the
-nodes, by the same tree as on every engine: the driver receives a few vectors, however many clients there are.
+Ray places the workers, transfers messages and reports lost workers. The published model is one object, which each
+node fetches once a round. With more than one node, the sum over the clients is reduced on the nodes, by the same
+tree as on every engine: the driver receives a few vectors, whatever the number of clients.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ from fedrecall.runs.client_states import StateFiles, States
 from fedrecall.runs.environment import differing, environment
 from fedrecall.vector import Tensors
 
-PATIENCE = 20.0  # seconds to wait for other workers after the first has begun
+PATIENCE = 20.0  # seconds to wait for other workers after the first has started
 PAUSE = 1.0
-GRACE = 10.0  # seconds for workers to end by themselves
+GRACE = 10.0  # seconds for workers to clean up before they are killed
 
 
 @dataclass(eq=False, kw_only=True)
 class WorkerActor(Member):
-    """A member that is an actor on some node."""
+    """A member that is a Ray actor on some node."""
 
     handle: Any
-    answers: deque[tuple[Any, Any]]  # references to its next messages, and to the vectors that belong to each
+    answers: deque[tuple[Any, Any]]  # references to its next messages and to their vectors
     vectors: Any = None  # the reference to the vectors of its last message
     node: str = ""
-    has_states: bool = True  # it can read the run's folder
+    has_states: bool = True  # whether it can read the run's folder
 
 
 class Ray(WorkerPool[WorkerActor]):
-    """Actors, placed by Ray."""
+    """A pool of actors, placed by Ray."""
 
     name = "ray"
     elsewhere = True
-    at_once = 2  # a worker runs the second while its answer to the first is being sent
+    at_once = 2  # a worker runs the second while the answer to the first is being sent
 
     def __init__(self, execution: Execution, devices: Sequence[Device] = (CPU,)) -> None:
         self.execution, self.devices = execution, devices[:1]
@@ -98,7 +98,7 @@ class Ray(WorkerPool[WorkerActor]):
         self._ray = self._cluster.ray
         self._states, self._token = states, FolderToken(states.folder)
         self._numbers, self._version, self._published = itertools.count(), 0, None
-        self._reduction: TreeReduction | None = None  # of a round whose sum is reduced on the nodes
+        self._reduction: TreeReduction | None = None  # set in a round whose sum is reduced on the nodes
         self._supplies: Supplies | None = None
         self._stillborn = 0
         self._threads_before = torch.get_num_threads()
@@ -119,7 +119,7 @@ class Ray(WorkerPool[WorkerActor]):
             raise
 
     def _fill(self) -> None:
-        """Create the missing workers. Those that have no room now wait in the cluster's queue."""
+        """Create the missing workers; those without room wait in the cluster's queue."""
         while len(self._members) < self.workers:
             handle = self._cluster.actor(RayWorker, self._asked)
             deadline = time.monotonic() + max(START, self.client_timeout or 0)
@@ -160,7 +160,7 @@ class Ray(WorkerPool[WorkerActor]):
             self._reduction = None
 
     def _takes_tasks(self, member: WorkerActor) -> bool:
-        return member.ready  # others may wait long for room on the cluster
+        return member.ready  # others may have to wait for room on the cluster
 
     def _set_deadline(self, member: WorkerActor) -> None:
         super()._set_deadline(member)
@@ -182,7 +182,7 @@ class Ray(WorkerPool[WorkerActor]):
     def _reduce(
         self, member: WorkerActor, chunk: NodeReduction, order: NodeTasks, *, track_updates: bool
     ) -> tuple[Any, Any]:
-        """Have a worker add up a node; return the references to its message and to the vectors."""
+        """Let a worker add up a node; return the references to its message and its vectors."""
         if chunk.children:
             scalars = [node.added.scalars for node in chunk.children]
             vectors = [node.vectors for node in chunk.children]
@@ -207,7 +207,7 @@ class Ray(WorkerPool[WorkerActor]):
             raise ClientError("all workers are lost, and the cluster has no room for others")
         by_answer = {member.answers[0][0]: member for member in members}
         there, _ = self._ray.wait(list(by_answer), num_returns=1, timeout=seconds)
-        if there:  # then all that are there
+        if there:  # also take all other answers that have arrived
             there, _ = self._ray.wait(list(by_answer), num_returns=len(by_answer), timeout=0)
         return [by_answer[answer] for answer in there]
 
@@ -229,7 +229,7 @@ class Ray(WorkerPool[WorkerActor]):
         return None
 
     def _finish(self, work: Work, member: WorkerActor, chunk: TaskChunk, message: Computed) -> None:
-        vectors, member.vectors = member.vectors, None  # kept on the cluster only as long as the work needs them
+        vectors, member.vectors = member.vectors, None  # freed on the cluster once the work drops them
         if isinstance(message, NodeDone):
             for (client, round), state in message.states.items():
                 self._states.put(client, round, unpack_tensors(state))
@@ -275,14 +275,14 @@ class Ray(WorkerPool[WorkerActor]):
                 raise ClientError("workers ended before they began; Ray's own logs say more (`ray logs`)")
 
     def _start_timed_out(self, member: WorkerActor) -> None:
-        """Let it wait longer for room if other workers are ready; otherwise end the run."""
+        """Extend the deadline if other workers are ready; otherwise end the run."""
         if any(other.ready for other in self._members):
             member.deadline = time.monotonic() + START
             return
         raise self._cluster.silence(self._asked, self.workers, START)
 
     def close(self) -> None:
-        """End the workers; idle ones may remove their files first."""
+        """Stop the workers; idle ones may remove their files first."""
         idle = [member for member in self._members if member.ready and not member.chunks]
         leaving = [member.handle.close.remote() for member in idle]
         if self._supplies is not None:

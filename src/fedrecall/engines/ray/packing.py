@@ -1,4 +1,4 @@
-"""Tensors as Ray objects: one array of bytes, which Ray keeps once on each node and maps into its processes."""
+"""Tensors as Ray objects: one byte array, which Ray stores once per node and maps into its processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Packed = tuple[TensorLayout, np.ndarray]
 
 
 def pack_tensors(tensors: Mapping[str, Tensor | list[Tensor]]) -> Packed:
-    """Copy all tensors into one array, a list of tensors as its stack."""
+    """Copy all tensors into one array; a list of tensors is stored as its stack."""
     layout, size = plan_layout(tensors)
     memory = np.empty(size, np.uint8)
     write_tensors(memory, tensors, layout)
@@ -23,7 +23,7 @@ def pack_tensors(tensors: Mapping[str, Tensor | list[Tensor]]) -> Packed:
 
 
 def unpack_tensors(packed: Packed) -> Tensors:
-    """Return the tensors as views; the memory may be shared with other processes, so do not write to them."""
+    """Return the tensors as views, which must not be written to: other processes may share the memory."""
     layout, memory = packed
     with warnings.catch_warnings():  # torch has no read-only tensors
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
@@ -31,5 +31,5 @@ def unpack_tensors(packed: Packed) -> Tensors:
 
 
 def unpack_copy(packed: Packed) -> Tensors:
-    """Return copies of the tensors, which may be written to."""
+    """Return writable copies of the tensors."""
     return {name: tensor.clone() for name, tensor in unpack_tensors(packed).items()}

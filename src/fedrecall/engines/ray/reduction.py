@@ -1,6 +1,6 @@
 """The sum over a round's clients as a tree reduction, whose nodes are added up by the workers of a cluster.
 
-Nothing here imports Ray: vectors on the cluster are represented by references, which are only passed on.
+This module does not import Ray: it only passes on references to vectors on the cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedrecall.engines.messages import Added, NodeDone
 from fedrecall.engines.task_chunks import ResultScalars, TaskChunk, unstack_results
 from fedrecall.vector import Tensors
 
-NodePlace = tuple[int, int]  # of a node in the tree: its level and its number there
+NodePlace = tuple[int, int]  # a node's level in the tree and its number on that level
 
 
 class LeafPart(NamedTuple):
@@ -31,7 +31,7 @@ class LeafPart(NamedTuple):
 
 
 class TreeNode(NamedTuple):
-    """A node that was added up, with the reference to its vectors."""
+    """A node that has been added up, with the reference to its vectors."""
 
     added: Added
     vectors: Any
@@ -39,15 +39,15 @@ class TreeNode(NamedTuple):
 
 @dataclass(kw_only=True)
 class NodeReduction(TaskChunk):
-    """A node to be added up by a worker from its parts, all of which are on the cluster."""
+    """A node for a worker to add up from its parts, all of which are on the cluster."""
 
     node: NodePlace
-    leaf_parts: list[LeafPart] = field(default_factory=list)  # of a leaf
-    children: list[TreeNode] = field(default_factory=list)  # of any other node
+    leaf_parts: list[LeafPart] = field(default_factory=list)  # only for a leaf
+    children: list[TreeNode] = field(default_factory=list)  # for any other node
 
 
 class LostError(Exception):
-    """Vectors on the cluster were lost with the node that they were on."""
+    """Vectors on the cluster were lost with the node that stored them."""
 
 
 class TreeReduction:
@@ -64,12 +64,12 @@ class TreeReduction:
         while self._count(self._top) > LEAF:  # so that the driver has few nodes to add up
             self._top += 1
         self._waiting: list[tuple[int, list[TrainTask]]] = []
-        self._reducible: list[NodePlace] = []  # nodes whose parts are all there
+        self._reducible: list[NodePlace] = []  # nodes whose parts are complete
         self._leaf_parts: dict[int, LeafPart] = {}  # by the place of their first task
         self._nodes: dict[NodePlace, TreeNode] = {}
         self._results: dict[int, Update] = {}  # without vectors, by place
         self._leaves: dict[int, Added] = {}
-        self._yielded = 0  # nodes of the top level
+        self._yielded = 0  # number of top-level nodes yielded so far
         last = LEAF * (3 * len(tasks) // (4 * LEAF))  # smaller chunks at the end, so that few workers idle there
         self._train(0, last, self._size)
         self._train(last, len(tasks), max(1, self._size // 4))
@@ -95,10 +95,10 @@ class TreeReduction:
         return len(self._reducible) + len(self._waiting)
 
     def next(self, worker: int) -> TaskChunk | None:
-        """Return the next chunk for a worker. Reductions go first: they free memory on the cluster."""
+        """Return the next chunk for a worker. Reductions come first, because they free memory on the cluster."""
         while self._reducible:
             reduction = self._reduction(self._reducible.pop(), worker)
-            if reduction is not None:  # otherwise some of its parts were lost and are computed again
+            if reduction is not None:  # otherwise lost parts of it are being computed again
                 return reduction
         if not self._waiting:
             return None
@@ -106,11 +106,11 @@ class TreeReduction:
         return TaskChunk(list(range(first, first + len(tasks))), list(tasks), worker)
 
     def is_leaf(self, chunk: TaskChunk) -> bool:
-        """Whether the chunk is a whole leaf, which the worker that trains it also adds up."""
+        """Whether the chunk is a whole leaf, which its worker trains and adds up."""
         return chunk.places == list(self._covers((0, chunk.places[0] // LEAF)))
 
     def done(self, chunk: TaskChunk, message: NodeDone | Added, vectors: Any) -> None:
-        """Take over what a worker has computed; `vectors` is the reference to its vectors."""
+        """Record what a worker has computed; `vectors` is the reference to its vectors."""
         if isinstance(message, Added):
             assert isinstance(chunk, NodeReduction)
             self._put(chunk.node, TreeNode(message, vectors))
@@ -138,7 +138,7 @@ class TreeReduction:
             self._note_if_reducible((place[0] + 1, place[1] // LEAF))
 
     def _children(self, node: NodePlace) -> list[NodePlace]:
-        """Return the parts of a node on the level below it."""
+        """Return the child nodes of a node."""
         level, number = node
         last = min((number + 1) * LEAF, self._count(level - 1)) if level else 0
         return [(level - 1, part) for part in range(number * LEAF, last)]
@@ -148,7 +148,7 @@ class TreeReduction:
             self._reducible.append(node)
 
     def _reduction(self, node: NodePlace, worker: int = -1) -> NodeReduction | None:
-        """Return the reduction of a node; None unless all of its parts are there."""
+        """Return the reduction of a node; None if some of its parts are missing."""
         reduction = NodeReduction([], [], worker, node=node)
         if node[0]:
             children = self._children(node)
@@ -168,7 +168,7 @@ class TreeReduction:
             self._train(chunk.places[0], chunk.places[-1] + 1, 1)
 
     def parts_lost(self, node: NodePlace) -> None:
-        """Compute all of a node again, because some of its parts were lost with their machine."""
+        """Train all clients of a node again, because some of its parts were lost with their machine."""
         covered = self._covers(node)
         for place in covered:
             self._leaf_parts.pop(place, None)
@@ -178,7 +178,7 @@ class TreeReduction:
         self._train(covered[0], covered[-1] + 1, self._size)
 
     def ready(self) -> Iterator[PartialSum]:
-        """Yield the nodes of the top level whose turn it is."""
+        """Yield the nodes of the top level that are next in order."""
         while not self.over() and (self._top, self._yielded) in self._nodes:
             place = self._top, self._yielded
             node = self._nodes[place]

@@ -1,7 +1,7 @@
-"""How a node comes to the samples: where it sees the driver's files, by these; else from the data set that it has
-itself, if that has the same digest; else piece by piece from the driver's node, once.
+"""A node's access to the samples of a run.
 
-Only the last sends samples over the network. All are mapped, so that the workers of a node share the memory.
+A node uses the driver's files if it can see them, else its own data set if that has the same digest, else a copy
+that it fetches once over the network from the driver's node. All are memory-mapped, so that workers share memory.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fedrecall.data.sources import DataSet
 from fedrecall.engines.ray.cluster import Cluster
 from fedrecall.scratch import ScratchFolder
 
-PIECE = 2**26  # bytes that are sent at once
+PIECE = 2**26  # bytes per message
 
-Seen = tuple[int, int, int]  # what tells a file from others: its number, size and time
+Seen = tuple[int, int, int]  # identity of a file: inode, size and modification time
 
 
 def seen(path: Path) -> Seen | None:
@@ -37,9 +37,9 @@ def seen(path: Path) -> Seen | None:
 
 @dataclass(frozen=True)
 class SampleSource:
-    """What a node is told of the samples."""
+    """Description of the samples that a node receives."""
 
-    handle: Handle  # with the files as the driver sees them
+    handle: Handle  # names the driver's files
     files: dict[Path, Seen | None]
     digest: str
     data: Callable[[], DataSet] | None  # reads the data set again, if it was read from one
@@ -51,16 +51,16 @@ class SampleSource:
         return cls(handle, files, federation.digest(), federation.data)
 
     def open(self) -> Federation | None:
-        """The federation by what this node has; None if it has not the samples."""
+        """Return the federation from files or data that this node has; None if it lacks the samples."""
         if all(there is not None and seen(path) == there for path, there in self.files.items()):
             return Federation.from_handle(self.handle)
         return self._read_again()
 
     def _read_again(self) -> Federation | None:
-        """From a data set below this node's FEDRECALL_DATA, or inside of the package."""
+        """Return the federation from a data set below this node's FEDRECALL_DATA or in the package, else None."""
         if self.data is None:
             return None
-        with contextlib.suppress(Exception):  # whatever is wrong with it, the samples are not here
+        with contextlib.suppress(Exception):  # whatever fails, the node lacks the samples
             own = Federation.from_data(self.data(), Iid(clients=1))
             if own.digest() == self.digest:
                 return own.split_as(self.handle.assignment)
@@ -68,7 +68,7 @@ class SampleSource:
 
 
 class Pieces:
-    """An actor on the driver's node, which reads the files for others."""
+    """An actor on the driver's node that reads the files for other nodes."""
 
     def read(self, path: Path, start: int) -> np.ndarray:
         with path.open("rb") as file:
@@ -77,10 +77,10 @@ class Pieces:
 
 
 class Depot:
-    """An actor on a node that has not the samples: it fetches them, and keeps them while it lives."""
+    """An actor on a node without the samples, which fetches them and stores them until it is closed."""
 
     def fetch(self, source: SampleSource, pieces: Any) -> Handle:
-        """The federation with files of this node."""
+        """Copy the files to this node; return the federation's handle with the copies."""
         import ray
 
         self._folder = ScratchFolder("samples")
@@ -99,15 +99,15 @@ class Depot:
 
 
 class Supplies:
-    """The driver's side: the nodes that have to be sent the samples, each of which fetches them once."""
+    """The driver's side: supplies samples to the nodes that lack them, once per node."""
 
     def __init__(self, cluster: Cluster, source: SampleSource) -> None:
         self._cluster, self._source = cluster, source
         self._pieces: Any = None
-        self._depots: dict[str, tuple[Any, Any]] = {}  # by node: the actor, and the handle that it will give
+        self._depots: dict[str, tuple[Any, Any]] = {}  # by node: the actor and the reference to its handle
 
     def of_node(self, node: str) -> Any:
-        """The reference to the federation's handle with files of this node."""
+        """Return the reference to the federation's handle with files of this node."""
         if node not in self._depots:
             self._pieces = self._pieces or self._cluster.actor_on(Pieces, self._cluster.own_node())
             depot = self._cluster.actor_on(Depot, node)
@@ -115,9 +115,9 @@ class Supplies:
         return self._depots[node][1]
 
     def forget(self, node: str) -> None:
-        """What was sent there is lost."""
+        """Forget a node's copy, which may be lost, so that it is fetched again."""
         self._depots.pop(node, None)
 
     def close(self) -> list[Any]:
-        """Remove the samples from the nodes; what to wait for."""
+        """Remove the samples from the nodes; return the references to wait for."""
         return [depot.close.remote() for depot, _ in self._depots.values()]

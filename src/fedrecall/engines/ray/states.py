@@ -1,6 +1,6 @@
-"""Clients' states on a cluster: in the run's folder where a node reaches it, else on the way with their tasks.
+"""Clients' states on a cluster: in the run's folder if a node can access it, else sent along with the tasks.
 
-Either way what is committed lies in the run's folder: a node that dies takes nothing with it.
+Either way, committed states are in the run's folder, so none is lost with a node.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from fedrecall.vector import Tensors
 
 
 class FolderToken:
-    """A file in a folder, by which another process knows whether it sees the same one."""
+    """A file in a folder, by which a process on a node checks whether it sees the same folder."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.word = folder / f".seen-{secrets.token_hex(8)}", secrets.token_hex(16)
 
     def leave(self) -> None:
-        """Where nobody else leaves any: those that are there are of processes that were killed."""
+        """Write the file, and delete those that killed processes have left."""
         with explain_write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             for left in self.path.parent.glob(".seen-*"):
@@ -36,12 +36,12 @@ class FolderToken:
 
     def remove(self) -> None:
         delete_file(self.path, self.path.parent)
-        with contextlib.suppress(OSError):  # there are states in it
+        with contextlib.suppress(OSError):  # the folder may hold states
             self.path.parent.rmdir()
 
 
 class TravellingStates(States):
-    """The states that came with a worker's tasks, and those that go back with their results."""
+    """The states that a worker received with its tasks, and new ones to be sent back with the results."""
 
     def __init__(self) -> None:
         self.given: dict[tuple[int, int], Tensors] = {}

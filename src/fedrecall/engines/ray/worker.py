@@ -1,4 +1,4 @@
-"""The worker of a cluster: an actor that runs tasks, and adds up vectors that workers left on the cluster."""
+"""The worker on a cluster: an actor that runs tasks and adds up vectors that are stored on the cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fedrecall.vector import Tensors
 
 
 class WorkerSetup(NamedTuple):
-    """What every worker of a run is sent once."""
+    """The setup that every worker of a run receives once."""
 
     pickled: bytes  # the job and the states
     path: list[str]  # the driver's module search path
@@ -46,19 +46,19 @@ class WorkerSetup(NamedTuple):
 
 
 class NodeTasks(NamedTuple):
-    """Tasks, and the state that they start from or evaluate."""
+    """Tasks and the state that they start from or evaluate."""
 
     tasks: Sequence[Task]
-    version: int  # of the published state
-    published: list[Any]  # the reference to it; in a list, so that a worker fetches it only if it is new
+    version: int  # version of the published state
+    published: list[Any]  # its reference, in a list so that a worker fetches it only if it is new
     states: PackedStates
 
 
 class RayWorker:
-    """Ray creates one of these in a process on some node."""
+    """The actor, which Ray creates in a process on some node."""
 
     def begin(self, setup: WorkerSetup, handle: Handle | None = None) -> NodeReady | NeedsSamples | Failure:
-        """Make the worker, from the samples of `handle` if this node has none of its own."""
+        """Make the worker; `handle` names the fetched samples of a node that has none of its own."""
         try:
             self._node = this_node()
             sys.path += [folder for folder in setup.path if folder not in sys.path]
@@ -70,7 +70,7 @@ class RayWorker:
             return failure_of(error)
 
     def _make(self, setup: WorkerSetup, federation: Federation) -> NodeReady:
-        # From the driver of this run, over the cluster's own connections.
+        # Trusted: sent by the driver of this run over the cluster's own connections.
         job, states = cloudpickle.loads(setup.pickled)
         self._travelling = None if setup.token.is_seen() else TravellingStates()
         find_devices(setup.device.name)
@@ -83,7 +83,7 @@ class RayWorker:
         self._worker.federation.close()
 
     def work(self, order: NodeTasks) -> Message:
-        """Return the results of tasks with their vectors."""
+        """Run tasks and return the results with their vectors."""
         results = self._run(order)
         if not isinstance(results, list):
             return results
@@ -91,7 +91,7 @@ class RayWorker:
         return NodeDone(scalars, pack_tensors(stacks), None, self._new_states())
 
     def train_rows(self, order: NodeTasks) -> tuple[Message, Packed | None]:
-        """Train a part of a leaf of the sum; the second object, its vectors, stays on this node."""
+        """Train a part of a leaf of the sum; the second object returned, its vectors, stays on this node."""
         results = self._run(order)
         if not isinstance(results, list):
             return results, None
@@ -99,7 +99,7 @@ class RayWorker:
         return NodeDone(scalars, None, None, self._new_states()), pack_tensors(stacks)
 
     def train_leaf(self, order: NodeTasks, *, track_updates: bool) -> tuple[Message, Packed | None]:
-        """Train a whole leaf of the sum and add it up; the second object, its vectors, stays on this node."""
+        """Train and add up a leaf of the sum; the second object returned, its vectors, stays on this node."""
         results = self._run(order)
         if not isinstance(results, list):
             return results, None
@@ -110,7 +110,7 @@ class RayWorker:
     def add_rows(
         self, order: NodeTasks, parts: Sequence[ResultScalars], vectors: Sequence[Any], *, track_updates: bool
     ) -> tuple[Message, Packed | None]:
-        """Add up a leaf of the sum from parts that are on the cluster."""
+        """Add up a leaf of the sum from its parts on the cluster."""
         fetched = fetch_all(vectors)
         if fetched is None:
             return Lost(), None
@@ -123,7 +123,7 @@ class RayWorker:
         return self._leaf(results, track_updates=track_updates)
 
     def add_sums(self, scalars: Sequence[Scalars], vectors: Sequence[Any]) -> tuple[Message, Packed | None]:
-        """Add up a higher node of the sum from nodes that are on the cluster."""
+        """Add up an inner node of the sum from its child nodes on the cluster."""
         fetched = fetch_all(vectors)
         if fetched is None:
             return Lost(), None
@@ -160,7 +160,7 @@ class RayWorker:
         self._version = order.version
 
     def _new_states(self) -> PackedStates:
-        """Return the clients' new states that this node cannot write to the run's folder itself."""
+        """Take and return the clients' new states if this node cannot write to the run's folder."""
         if self._travelling is None:
             return {}
         new, self._travelling.new = self._travelling.new, {}
@@ -168,7 +168,7 @@ class RayWorker:
 
 
 def fetch_all(references: Sequence[Any]) -> list[Packed] | None:
-    """Fetch objects from the cluster; None if any of them was lost with its node."""
+    """Return objects from the cluster; None if any of them was lost with its node."""
     import ray
 
     try:
