@@ -160,7 +160,7 @@ class Worker:
     def _through_stages(
         self, task: TrainTask, sent: Tensors, buffers: Tensors, state: Tensors
     ) -> tuple[Tensors, Tensors, Tensors]:
-        """Return the message after the client's stages, the buffers sent beside it, and the stages' new state.
+        """Return the message after the client's stages, the buffers sent with it, and the stages' new state.
 
         Float buffers pass through the stages with the update; counters are sent unchanged.
         """

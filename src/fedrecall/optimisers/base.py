@@ -38,6 +38,6 @@ class Optimiser:
     def moved(self, steps: int, lr: float, mu: float = 0.0) -> float:
         """Return |a|_1: `steps` along one constant gradient g move the model by -lr |a|_1 g.
 
-        `mu` is the strength of a proximal term, which slows the movement down.
+        `mu` is the strength of a proximal term, which reduces the movement.
         """
         raise InputError(f"how far {type(self).__name__} moves a model does not follow from its steps alone")
