@@ -1,8 +1,8 @@
 """The sums over a round's clients, reduced in a tree of fixed shape.
 
-Sixteen clients in task order form a leaf, sixteen leaves a node, and so on. Each node is summed in order, so engines
-that return single updates agree bitwise with a cluster that sums nodes where their clients trained. A round of at
-most sixteen clients is one plain sum.
+Sixteen clients in task order form a leaf, sixteen leaves a node, and so on. Each node is summed in order, so that
+engines that return single updates agree bitwise with a cluster that sums nodes where their clients trained. A
+round of at most sixteen clients is one plain sum.
 """
 
 from __future__ import annotations

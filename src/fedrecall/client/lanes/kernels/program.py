@@ -56,12 +56,12 @@ class Program(ABC):
         self.chunks = units // self.kit.chunk
         self.scratch_bytes = 0
         learning = [j for j, layer in enumerate(self.spatial) if isinstance(layer, Convolution)]
-        self.first = learning[0] if learning else len(self.spatial)  # layer with weights
+        self.first = learning[0] if learning else len(self.spatial)  # the first layer with weights
         self.images_there: list[Call] = []
         self.images_back: list[Call] = []  # last layer first
         self.features_there: list[Call] = []
         self.features_back: list[Call] = []
-        self.sums: dict[int, tuple[Place, int]] = {}  # of gradients, by offset: place and number
+        self.sums: dict[int, tuple[Place, int]] = {}  # place and number of the gradient sums, by parameter offset
         self._write_images(pixels=pixels)
         self._write_features()
 
@@ -102,8 +102,8 @@ class Program(ABC):
         return Grid(*shape, self.kit.chunk, top, left)
 
     def _gradient_grid(self, j: int) -> Grid:
-        """Return the grid of that input's gradient. If a convolution derives its input gradient from it, pixels are
-        one stride apart, with room for taps on both sides."""
+        """Return the grid of that input's gradient. If a convolution derives its input gradient from it, pixels
+        are one stride apart, with room for taps on both sides."""
         grid = self._grid(j)
         layer = self.spatial[j - 1] if j else None
         plain = Grid(grid.channels, grid.height, grid.width, grid.pitch)
