@@ -1,4 +1,4 @@
-"""Batches ready for a model. No other module moves samples to a device."""
+"""Batches ready for a model: gathered, moved to its device, normalised and augmented."""
 
 from __future__ import annotations
 
