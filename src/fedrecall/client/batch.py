@@ -1,4 +1,4 @@
-"""A batch: the samples of one local step, and all that the loss may compare them with."""
+"""A batch: the samples of one local step and the other inputs of its loss."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fedrecall.vector import Tensors
 
 @dataclass
 class Batch:
-    """What the loss of one step is a function of, beside the model."""
+    """The inputs of one step's loss, apart from the model."""
 
     x: Tensor
     target: Tensor
-    client: Tensors = field(default_factory=dict)  # what the objective has prepared for the client
-    teacher: Tensor | None = None  # logits of the model that was sent
-    global_features: Tensor | None = None  # by the model that was sent
-    previous_features: Tensor | None = None  # by the client's model of its last round
+    client: Tensors = field(default_factory=dict)  # tensors that the objective prepared for the client
+    teacher: Tensor | None = None  # logits of the model that the client was sent
+    global_features: Tensor | None = None  # of the model that the client was sent
+    previous_features: Tensor | None = None  # of the client's model after its previous round
 
     def loss(self, objective: Objective, algorithm: Algorithm, logits: Tensor, features: Tensor | None) -> Tensor:
-        """Return the objective plus the algorithm's penalty where it has one."""
+        """Return the objective plus the algorithm's penalty, if it has one."""
         loss = objective(logits, self.target, self.client, self.teacher)
         if features is None:
             return loss
@@ -32,7 +32,7 @@ class Batch:
         return loss + algorithm.penalty(features, self.global_features, self.previous_features)
 
     def tensors(self) -> Tensors:
-        """Return all tensors by names, from which `of` makes the batch again."""
+        """Return all tensors by name; `of` restores the batch from them."""
         named = {"teacher": self.teacher, "global_features": self.global_features}
         named |= {"previous_features": self.previous_features}
         client = {f"client.{name}": tensor for name, tensor in self.client.items()}

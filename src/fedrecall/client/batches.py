@@ -1,4 +1,4 @@
-"""How a client's training samples become local steps: how many there are, and the samples of each."""
+"""The division of a client's training samples into the batches of local steps."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class LocalPlan:
     (6, 200)
     """
 
-    samples: int  # that the client has
-    size: int  # of a whole batch
+    samples: int  # number of the client's training samples
+    size: int  # samples of a full batch
     per_epoch: int  # steps
     steps: int
 
     @classmethod
     def of(cls, local: Local, samples: int, least: int = 1, steps: int = 0) -> LocalPlan:
-        """Return the plan of a client; `steps` in place of those that the settings say.
+        """Return the plan of a client; a non-zero `steps` overrides the settings.
 
-        A last partial batch is dropped, or kept if the settings say so and it has at least `least` samples, unless
-        it is the only one.
+        A partial batch at the end of an epoch is dropped, unless it is the only batch, or the settings keep it and
+        it has at least `least` samples.
         """
         size = min(local.batch_size, samples)
         whole, last = divmod(samples, size)
@@ -41,12 +41,12 @@ class LocalPlan:
 
     @property
     def samples_seen(self) -> int:
-        """Return the number of samples in all steps together."""
+        """Return the total number of samples over all steps."""
         epochs, rest = divmod(self.steps, self.per_epoch)
         return epochs * min(self.per_epoch * self.size, self.samples) + rest * self.size
 
     def batches(self, indices: np.ndarray, random: Shuffle) -> Iterator[Tensor]:
-        """Yield the positions of each step's samples: a new order every epoch."""
+        """Yield the positions of each step's samples, in a new order every epoch."""
         left = self.steps
         while left > 0:
             order = torch.from_numpy(random.permutation(indices))

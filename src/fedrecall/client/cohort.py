@@ -1,7 +1,6 @@
-"""A cohort of clients trained as one batch of models: vectors stacked, the step mapped over them.
+"""Cohorts trained as one batch of models: stacked vectors, and a step mapped over them.
 
-The numbers are those of one client after the other up to rounding, not to the bit: matrix kernels add in another
-order when they are batched.
+Results equal sequential training only up to rounding, because batched matrix kernels sum in another order.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class CohortResult:
-    """What a group of clients came to, a row each."""
+    """The results of a group of clients, one row each."""
 
     rows: Rows  # the loss is the mean over a client's steps
-    models: Sequence[Tensor]  # [clients, parameters], as blocks of some clients
-    buffers: Tensors  # "b" and "i", a row each; all of it on the CPU
-    states: list[Tensors]  # of the same clients, before
-    summed: Tensor | None = None  # the models with their weights, where the kernels have added them up
+    models: Sequence[Tensor]  # [clients, parameters], in blocks of clients
+    buffers: Tensors  # "b" and "i", one row each; models and buffers are on the CPU
+    states: list[Tensors]  # of the clients, before training
+    summed: Tensor | None = None  # weighted sum of the models, if the kernels computed it
 
 
 class Cohort:
-    """Trains groups of clients that have batches of the same sizes. One thread at a time."""
+    """Trains groups of clients with equal batch sizes. Not thread-safe."""
 
     def __init__(self, job: Job, inputs: Inputs, mapped: MappedSteps, lanes: LanesCohort | None = None) -> None:
         federation, device = inputs.federation, inputs.device
@@ -55,11 +54,11 @@ class Cohort:
         self._augments = federation.transform.is_random
         self._made: set[tuple[int, int, bool]] = set()
         self._one_start = not job.algorithm.personal  # all clients start from the server's model
-        # Whether a step is no more than w - lr g.
+        # Whether a step is just w - lr g.
         self._plain = job.optimiser == SGD() and not job.algorithm.corrects
 
     def train(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
-        """All local steps of these clients, from the published model or from what they have of their own."""
+        """Take all local steps of these clients, from the published model or their own."""
         if self._lanes:
             return self._in_lanes(self._lanes, plan, states, server, buffers)
         return self._mapped_steps(plan, states, server, buffers)
@@ -67,7 +66,7 @@ class Cohort:
     def _in_lanes(
         self, lanes: LanesCohort, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors
     ) -> CohortResult:
-        """The same by kernels, sixteen clients at a time."""
+        """Train by kernels, sixteen clients at a time."""
         job, tasks, client, start = self.job, plan.tasks, self._prepared(plan), server["w"]
         if self._own_starts(states):
             start = self._starts(server, states)
@@ -77,8 +76,8 @@ class Cohort:
         return CohortResult(plan.rows(losses), models, none, states, summed=summed)
 
     def make_mapped(self, plan: Plan, server: Tensors, buffers: Tensors) -> None:
-        """Make the mapped steps that a plan needs, unless they are there: the shapes of their inputs follow from
-        the number of clients, the size of a batch, and whether all clients have the same parameters."""
+        """Make the missing mapped steps of a plan. Their input shapes depend on the number of clients, the batch
+        size, and whether all clients have the same parameters."""
         clients, shared = len(plan.tasks), self._one_start
         needed = {(clients, size, shared and s == 0): s for s, size in reversed(list(enumerate(plan.sizes)))}
         missing = needed.keys() - self._made
@@ -97,14 +96,14 @@ class Cohort:
             self._made.add(key)
 
     def _mapped_steps(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
-        """The step of one client, mapped over all of them."""
+        """Train by the step of one client, mapped over all clients."""
         tasks, job, here, before, lr = plan.tasks, self.job, self.flat.w.device, states, plan.tasks[0].lr
         server, buffers = self.device.put(server), self.device.put(buffers)
         states = [self.device.put(state) for state in states]
         w = self._starts(server, states)
         b = self._stacked("b", buffers["b"], states, own=job.own_buffers)
         i = self._stacked("i", buffers["i"], states, own=job.own_buffers)
-        together = int(plan.steps.min()) == len(plan.sizes)  # do all take all steps?
+        together = int(plan.steps.min()) == len(plan.sizes)  # all clients take all steps
         g = None if self._plain and together else torch.zeros_like(w)
         moments = job.optimiser.init(w)
         common = set.intersection(*(set(state) for state in states))
@@ -118,10 +117,10 @@ class Cohort:
             positions = plan.positions[:, done : done + size]
             done += size
             batch = self._batch(positions, augment, client)
-            # All start from one model: its products with their samples are one product with all of them.
+            # All clients start from one model, so its products with their samples are one large product.
             at = server["w"] if s == 0 and self._one_start else w
             loss, gradients, new_b, new_i = self._gradient(batch, at, b, i)
-            # Whole steps are left out, never samples: these would enter batch norm.
+            # Mask whole steps, never samples: masked samples would enter batch norm.
             active = None if together else torch.from_numpy(plan.steps > s).to(here)
             if g is None:
                 self._spread(w, gradients, alpha=-lr)
@@ -143,11 +142,11 @@ class Cohort:
         return CohortResult(plan.rows(mean.tolist()), [home.pop("w")], home, before)
 
     def _own_starts(self, states: list[Tensors]) -> bool:
-        """Whether some of these clients start from models of their own."""
+        """Whether some of these clients start from their own models."""
         return not self._one_start and any(states)
 
     def _starts(self, server: Tensors, states: list[Tensors]) -> Tensor:
-        """Return the vectors that clients start from, a row each."""
+        """Return the vectors that clients start from, one row each."""
         if self._own_starts(states):
             return torch.stack([self.job.algorithm.model_for(state, server) for state in states])
         return server["w"].repeat(len(states), 1)
@@ -158,7 +157,7 @@ class Cohort:
         return published.repeat(len(states), 1)
 
     def _prepared(self, plan: Plan) -> Tensors:
-        """The objective's prepared tensors, a row for each client."""
+        """Return the objective's prepared tensors, one row per client."""
         if not self.job.objective.knows_labels:
             return {}
         clients, classes = len(plan.clients), self.federation.num_classes
@@ -173,7 +172,7 @@ class Cohort:
         return prepared
 
     def _batch(self, positions: np.ndarray, augment: Generators, client: Tensors) -> Batch:
-        """Return the samples of one step, a row for each client, with the outputs of the model that was sent."""
+        """Return the samples of one step, one row per client, with the outputs of the published model."""
         clients, size = positions.shape
         x, target = self.inputs(self.federation.train, torch.from_numpy(positions.reshape(-1)), augment or None)
         batch = Batch(x.view(clients, size, *x.shape[1:]), target.view(clients, size), client)
@@ -188,13 +187,13 @@ class Cohort:
     def _gradient(
         self, batch: Batch, w: Tensor, b: Tensor, i: Tensor
     ) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
-        """The losses, the gradients of each parameter and the new buffers, a row each; `w` may be one for all."""
+        """Return losses, parameter gradients and new buffers, one row each; `w` may be one vector for all."""
         loss, gradients, buffers = self.mapped(batch, self._views(w, b, i))
         new_b, new_i = self._gathered(buffers, b) if self.flat.has_buffers else (b, i)
         return loss, gradients, new_b, new_i
 
     def _spread(self, vectors: Tensor, parts: list[Tensor], alpha: float | None = None) -> None:
-        """Put parameters' parts into stacked vectors, or add them to what is there."""
+        """Copy per-parameter tensors into stacked vectors, or add them times `alpha`."""
         views = [slot.view(vectors) for slot in self.flat.parameter_slots]
         if alpha is None:
             torch._foreach_copy_(views, parts)
@@ -202,7 +201,7 @@ class Cohort:
             torch._foreach_add_(views, parts, alpha=alpha)
 
     def _views(self, w: Tensor, b: Tensor, i: Tensor) -> list[Tensor]:
-        """Parameters and buffers of all clients, as views of the stacked vectors."""
+        """Return all clients' parameters and buffers, as views of the stacked vectors."""
         views = [slot.view(w) for slot in self.flat.parameter_slots]
         views += [slot.view(b) for slot in self.flat.buffer_slots]
         start = 0
@@ -212,7 +211,7 @@ class Cohort:
         return views
 
     def _gathered(self, buffers: list[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-        """New buffers back in stacked vectors."""
+        """Return the new buffers as stacked vectors."""
         b = torch.zeros_like(before)
         floats, integers = buffers[: len(self.flat.buffer_slots)], buffers[len(self.flat.buffer_slots) :]
         for slot, buffer in zip(self.flat.buffer_slots, floats):

@@ -15,7 +15,7 @@ CHUNK = 32  # samples whose gradients are held at once
 
 
 def fisher(flat: FlatModel, chunks: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    """Of the cross-entropy at the model's vector, in eval mode, over all samples of the chunks."""
+    """Return the Fisher diagonal of the cross-entropy over all samples of the chunks, in eval mode."""
     flat.module.eval()
     total, count = torch.zeros_like(flat.w), 0
     for x, target in chunks:
@@ -25,7 +25,7 @@ def fisher(flat: FlatModel, chunks: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 def squares(flat: FlatModel, x: Tensor, target: Tensor) -> Tensor:
-    """The sum over samples of the squared gradient of each."""
+    """Return the sum over samples of the squared per-sample gradient."""
 
     def loss(w: Tensor, x: Tensor, target: Tensor) -> Tensor:
         parameters = {slot.name: slot.view(w) for slot in flat.parameter_slots}
@@ -34,7 +34,7 @@ def squares(flat: FlatModel, x: Tensor, target: Tensor) -> Tensor:
 
     try:
         gradients: Tensor = vmap(grad(loss), in_dims=(None, 0, 0))(flat.w, x, target)
-    except RuntimeError:  # a model that cannot be mapped, such as a GRU
+    except RuntimeError:  # a model that vmap does not support, such as a GRU
         return one_by_one(flat, x, target)
     return gradients.square().sum(0)
 

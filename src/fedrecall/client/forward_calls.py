@@ -1,4 +1,4 @@
-"""The operations that a model's forward pass consists of: kernels are made from them, and a change is noticed."""
+"""Records the ATen calls of a model's forward pass, to derive kernels and to detect changes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedrecall.vector import FlatModel
 
 Call = tuple[Any, tuple[Any, ...], Any]  # an ATen operation, its arguments, its result
 PLAIN = (bool, int, float, str)
-FIRST_LOOKS, LOOKS_EVERY = {2, 4, 8, 16, 32}, 64  # before these rounds, and their multiples
+FIRST_LOOKS, LOOKS_EVERY = {2, 4, 8, 16, 32}, 64  # check before these rounds, then before each 64th
 
 
 class Calls(TorchDispatchMode):
-    """Record the ATen calls made inside. Unlike torch.fx it needs no import that takes a second."""
+    """Records the ATen calls made within. Unlike torch.fx, it needs no import that takes a second."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -36,7 +36,7 @@ class Calls(TorchDispatchMode):
 
 
 def forward_calls(flat: FlatModel, x: Tensor, *, training: bool = True) -> tuple[list[Call], object]:
-    """Return the calls of one forward pass and its output; the model and torch's generator stay as they are."""
+    """Return the calls and output of one forward pass; restore the model and torch's generator."""
     with as_before(flat), torch.no_grad(), Calls() as calls:
         output = flat.module.train(training)(x)
     return calls.made, output
@@ -55,8 +55,7 @@ def as_before(flat: FlatModel) -> Iterator[None]:
 
 
 def signature(flat: FlatModel, x: Tensor) -> list[Any]:
-    """Describe the forward passes in training and in eval mode; equal lists make the same calls on the same
-    parameters."""
+    """Return the calls of a training and an eval forward pass, with parameter names, in comparable form."""
     module = flat.module
     names = {id(tensor): name for name, tensor in (*module.named_parameters(), *module.named_buffers())}
 
@@ -72,15 +71,15 @@ def signature(flat: FlatModel, x: Tensor) -> list[Any]:
 
 
 def changing_part(flat: FlatModel, x: Tensor) -> str | None:
-    """Return what differs from one forward pass to the next, if anything is found."""
-    forward_calls(flat, x)  # an attribute that the first pass sets for good is no change
+    """Return a description of what differs between forward passes, or None."""
+    forward_calls(flat, x)  # an attribute that only the first pass sets is no change
     if (counted := counted_attribute(flat, x)) is not None:
         return f"its forward changes an attribute of the model ({counted!r})"
     return None if signature(flat, x) == signature(flat, x) else "its forward is another one each time"
 
 
 def plain_attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
-    """Return the numbers and strings that the modules of a model hold as attributes."""
+    """Return the numbers and strings among the attributes of a model's modules."""
     return {
         (name, key): value
         for name, inner in module.named_modules()
@@ -90,7 +89,7 @@ def plain_attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
 
 
 def counted_attribute(flat: FlatModel, x: Tensor) -> str | None:
-    """Return the name of an attribute that a forward pass changes, if there is one."""
+    """Return the name of an attribute that a forward pass changes, or None."""
     before = plain_attributes(flat.module)
     forward_calls(flat, x)
     after = plain_attributes(flat.module)
@@ -99,14 +98,14 @@ def counted_attribute(flat: FlatModel, x: Tensor) -> str | None:
 
 
 class ForwardPass:
-    """A model's forward pass as it is before round 1. Steps that do not run it again rely on it."""
+    """A model's forward pass as recorded before round 1, on which traced steps and kernels rely."""
 
     def __init__(self, flat: FlatModel, x: Tensor) -> None:
         self._flat, self._x = flat, x
         self._signature = signature(flat, x)
 
     def check(self, round: int) -> None:
-        """Raise an `InputError` if it has changed, in rounds in which that is looked at."""
+        """Raise an `InputError` if the forward pass has changed; only some rounds are checked."""
         track_updates = round in FIRST_LOOKS or round % LOOKS_EVERY == 0
         if track_updates and signature(self._flat, self._x) != self._signature:
             raise InputError(

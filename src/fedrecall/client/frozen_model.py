@@ -1,4 +1,4 @@
-"""The models that a client may compare itself with while it trains: the one it was sent, and its own of before."""
+"""Frozen models that a training client compares itself with: the one it was sent, and its previous one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedrecall.vector import Tensors
 
 
 class FrozenModel:
-    """A second model of the same kind that answers in eval mode and never trains."""
+    """A second instance of the model, in eval mode and never trained."""
 
     def __init__(self, job: Job, federation: Federation, device: Device = CPU) -> None:
         self.flat = job.build_model(federation, device)
@@ -26,6 +26,6 @@ class FrozenModel:
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Logits, and the representation where the algorithm looks at it."""
+        """Return the logits, and the representation if the algorithm needs it."""
         logits: Tensor = self.flat.module(x)
         return logits, self._representation.take() if self._representation else None

@@ -1,4 +1,4 @@
-"""Batches as a model takes them: the one place where samples go to a device."""
+"""Batches ready for a model: gathered, moved to its device, normalised and augmented."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ EVERYWHERE = {
 class Inputs:
     """A federation's samples for a model of one precision on one device.
 
-    All samples of a split go there at once, where there is room for them, and else batch by batch. Normalisation
-    and augmentation run there; what they draw is drawn on the CPU.
+    All samples of a source are moved at once if they fit, else batch by batch. Normalisation and augmentation run
+    on the device, with random numbers drawn on the CPU.
     """
 
     def __init__(self, federation: Federation, dtype: torch.dtype, device: Device = CPU) -> None:
         self.federation, self.dtype, self.device = federation, dtype, device
-        self._there: dict[Samples, tuple[Tensor, Tensor] | None] = {}  # None: there is no room
+        self._there: dict[Samples, tuple[Tensor, Tensor] | None] = {}  # None if it does not fit
 
     def __call__(self, source: Samples, positions: Tensor, augment: Generators = None) -> tuple[Tensor, Tensor]:
-        """The samples at these positions, and their labels."""
+        """Return the samples at these positions and their labels."""
         x, target = source.gather(positions) if self.device.is_cpu else self._gather(source, positions)
         return model_input(self.federation.transform(x, augment), self.dtype), target
 
@@ -64,5 +64,5 @@ class Inputs:
 
 
 def castable(x: Tensor) -> Tensor:
-    """The samples in a type that every device has."""
+    """Return the samples in a dtype that every device supports."""
     return x if x.dtype in EVERYWHERE else Plain()(x)

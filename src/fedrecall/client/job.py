@@ -1,4 +1,4 @@
-"""What every worker of a run knows: the model, the algorithm, the objective and how clients train."""
+"""The job of a run: model, algorithm, objective and settings of local training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedrecall.vector import FlatModel
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker of a run needs to know, once."""
+    """The part of a run that is sent to every worker, once."""
 
     model: Callable[[], nn.Module]
     algorithm: Algorithm
@@ -30,32 +30,32 @@ class Job:
     local: Local
     seed: int
     batch_norm: BatchNorm = "average"
-    judged_for: str | Shares = "as_trained"  # the class shares, when a model is evaluated
-    lowering: Lowering | None = None  # what kernels compute; None: steps are PyTorch's own
-    pipeline: Pipeline = field(default_factory=Pipeline)  # what happens to an update on its way
-    optimiser: Optimiser = None  # type: ignore[assignment]  # the one that `local` names
+    judged_for: str | Shares = "as_trained"  # class shares assumed when a model is evaluated
+    lowering: Lowering | None = None  # None if PyTorch takes the steps
+    pipeline: Pipeline = field(default_factory=Pipeline)  # stages that transform updates
+    optimiser: Optimiser = None  # type: ignore[assignment]  # default: the one that `local` names
 
     def __post_init__(self) -> None:
         if self.optimiser is None:
             object.__setattr__(self, "optimiser", self.local.create_optimiser())
 
     def for_model(self, flat: FlatModel) -> Job:
-        """Return the job with the algorithm that knows where the model's parameters lie."""
+        """Return the job with its algorithm bound to the model's parameter slots."""
         return replace(self, algorithm=self.algorithm.for_model(flat.parameter_slots))
 
     def logit_shift(self, federation: Federation) -> Tensor | None:
-        """What is added to a model's logits when it is judged; None: nothing."""
+        """Return the shift of a model's logits in evaluation, or None."""
         if self.judged_for == "as_trained":
             return None
         return self.objective.shift_to(self.judged_for, federation.pooled_shares)
 
     def build_model(self, federation: Federation, device: Device = CPU) -> FlatModel:
-        """The model with its initial weights, as flat vectors."""
+        """Return the model with its initial weights, as flat vectors."""
         return build_model(self.model, federation, self.seed, self.local.threads, device.torch)
 
     @property
     def knows_validation(self) -> bool:
-        """Does the loss also count the labels of a client's validation samples?"""
+        """Whether the loss also counts the labels of a client's validation samples."""
         return self.local.beta_from == "train+validation"
 
     @property
@@ -70,5 +70,5 @@ class Job:
 
     @property
     def needs_single_updates(self) -> bool:
-        """Whether the server works on the updates of single clients, which nobody may add up before."""
+        """Whether the server needs each client's update, so that engines may not return sums."""
         return "clients" in self.algorithm.needs or bool(self.pipeline)

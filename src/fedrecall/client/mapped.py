@@ -28,14 +28,14 @@ Shapes = tuple[torch.Size, ...]
 
 
 class UntraceableError(Exception):
-    """The computation cannot be recorded as one sequence of calls."""
+    """Raised if a computation cannot be recorded as one sequence of calls."""
 
 
 class MappedSteps:
-    """Graphs of the mapped step, one for each combination of input shapes.
+    """Graphs of the mapped step, one per combination of input shapes.
 
-    torch.fx patches torch for the whole process while it traces, so graphs are made in one thread, before the
-    threads begin that use them.
+    torch.fx patches torch for the whole process while it traces, so graphs are made in one thread, before other
+    threads start to use them.
     """
 
     def __init__(self, flat: FlatModel, objective: Objective, algorithm: Algorithm) -> None:
@@ -49,8 +49,8 @@ class MappedSteps:
     def make(self, batch: Batch, views: Sequence[Tensor]) -> None:
         """Trace the step for inputs of these shapes, unless that is done.
 
-        A batch has a row for each client. `views` are those of the parameters, which have no leading dimension if
-        all clients have the same ones, and of the buffers.
+        A batch has one row per client. `views` are the parameters, without a leading dimension if all clients have
+        the same ones, and the buffers.
         """
         named = batch.tensors()
         inputs = [*named.values(), *views]
@@ -59,7 +59,7 @@ class MappedSteps:
             self._graphs[shapes] = self._traced(inputs, [*named])
 
     def __call__(self, batch: Batch, views: Sequence[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Return the losses, the gradients of the parameters and the new buffers, a row for each client."""
+        """Return losses, parameter gradients and new buffers, one row per client."""
         inputs = [*batch.tensors().values(), *views]
         graph = self._graphs[tuple(tensor.shape for tensor in inputs)]
         with torch.no_grad():
@@ -101,26 +101,25 @@ class MappedSteps:
 
 
 def trace(function: Callable[..., Any], inputs: Sequence[Tensor]) -> GraphModule:
-    """The calls that `function(*inputs)` makes. It is run once, on these inputs."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # a second, which only those who trace pay
+    """Return the graph of the calls that `function(*inputs)` makes, recorded in one run."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes a second, so only when needed
 
     try:
-        # Each input as an object of its own: one tensor given twice would be recorded as one input for good.
+        # Make inputs distinct objects: a tensor passed twice would be recorded as a single input.
         apart = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in inputs]
         graph_module = make_fx(function)(*apart)
-    except Exception as error:  # whatever user code does that cannot be traced
+    except Exception as error:  # user code may raise anything
         raise UntraceableError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
     return finish(graph_module)
 
 
 def has_constants(graph_module: GraphModule) -> bool:
-    """Whether the calls read tensors that are no inputs, as an objective's weights of classes are."""
+    """Whether the calls read tensors other than inputs, such as an objective's class weights."""
     return any(node.op == "get_attr" for node in graph_module.graph.nodes)
 
 
 def keeps_tensor(flat: FlatModel, x: Tensor) -> bool:
-    """Whether the forward pass reads a tensor that is no parameter, no buffer and not made in the pass. In the
-    next step it may be another one."""
+    """Whether the forward pass reads a tensor from outside `x`, parameters and buffers, which may change."""
     known = {id(tensor) for tensor in (x, *flat.module.parameters(), *flat.module.buffers())}
     for _, arguments, result in forward_calls(flat, x)[0]:
         if any(isinstance(given, Tensor) and id(given) not in known for given in tree_leaves(arguments)):
@@ -137,7 +136,7 @@ def finish(graph_module: GraphModule) -> GraphModule:
 
 
 def without_views_of_views(graph: Graph) -> None:
-    """Autograd's bookkeeping costs a call each and changes nothing once there is no autograd."""
+    """Remove detach calls and double transpositions, which autograd needed and which cost a call each."""
     for node in list(graph.nodes):
         if node.target is aten.detach.default:
             node.replace_all_uses_with(node.args[0])
@@ -146,9 +145,9 @@ def without_views_of_views(graph: Graph) -> None:
 
 
 def without_repeats(graph_module: GraphModule) -> None:
-    """Calls that give back what they are given, and equal calls: a mapped step is full of them.
+    """Remove calls that return their input, and merge equal calls; a mapped step has many of both.
 
-    Two equal tensors are not one if a later call writes into one of them; then all is left as it is.
+    A graph with in-place calls is left unchanged: equal tensors differ after a write to one of them.
     """
     from torch.fx.passes.dialect.common.cse_pass import CSEPass
 

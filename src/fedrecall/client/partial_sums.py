@@ -1,4 +1,4 @@
-"""Updates that an engine has added up, or keeps stacked, because nobody needs them one by one."""
+"""Updates that an engine returns summed or stacked, because they are not needed one by one."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fedrecall.vector import Payload, Tensors
 
 @dataclass(frozen=True)
 class Rows:
-    """The clients of a group, column by column."""
+    """The results of a group of clients, one column per field."""
 
     tasks: Sequence[TrainTask]
     samples: list[int]
     steps: list[int]
     losses: list[float]
-    weights: list[float]  # of their models in the sum
+    weights: list[float]  # of the models in the sum
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Samples and steps of each."""
+        """Return the samples and steps of each client."""
         return list(zip(self.samples, self.steps))
 
     def only(self, kept: Sequence[bool]) -> Rows:
@@ -40,22 +40,22 @@ class Rows:
 
 @dataclass
 class UpdateGroup:
-    """What several clients' training gives back together, a row each: their models. They keep no state."""
+    """The stacked updates of several clients without state, one row per client."""
 
     rows: Rows
-    models: Sequence[Tensor]  # all rows, as blocks of some
-    buffers: Tensors  # stacked, or none
+    models: Sequence[Tensor]  # all rows, in blocks
+    buffers: Tensors  # stacked, or empty
     payload: Payload
-    weight: float  # of all rows together
-    summed: Tensors  # the rows of the models, "w", and of the buffers "b", so weighted
+    weight: float  # sum over all rows
+    summed: Tensors  # weighted sums of the models, "w", and of the float buffers, "b"
     wire_bytes: int = 0
 
     @classmethod
     def of(
         cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, payload: Payload, summed: Tensor | None = None
     ) -> UpdateGroup:
-        """The group and its sums, where that of the models is not there: in the model's precision, for groups are
-        equal to `serial` up to rounding."""
+        """Return the group with its sums; `summed` is that of the models, if known. Sums are in the model's
+        precision, because groups equal `serial` only up to rounding."""
         sums = {"w": weighted_sum(models, rows.weights) if summed is None else summed}
         if buffers:
             sums["b"] = torch.tensor(rows.samples, dtype=buffers["b"].dtype) @ buffers["b"]
@@ -69,7 +69,7 @@ class UpdateGroup:
         return self.rows.pairs()
 
     def probed(self) -> list[tuple[TrainTask, ProbeAnswers]]:
-        return []  # who is probed is not in a group
+        return []  # probed clients are never in a group
 
     def finite_part(self) -> tuple[UpdateGroup | None, list[int]]:
         if all(is_finite(tensor) for tensor in self.summed.values()):
@@ -85,7 +85,7 @@ class UpdateGroup:
         return UpdateGroup.of(rows, [w[good]], buffers, self.payload), dropped
 
     def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
-        """All rows at once, each with its weight."""
+        """Add the sums over all rows."""
         sums = tree.leaf(self.rows.tasks[0].order)
         sums.add_tensor("w", self.summed["w"], 1.0, self.weight)
         if self.buffers:
@@ -99,18 +99,18 @@ class UpdateGroup:
 
 @dataclass
 class PartialSum:
-    """What clients that are one node of the sum gave back together, added up where they trained."""
+    """The updates under one node of the sum tree, summed where the clients trained."""
 
-    level: int  # of the node in the tree of sums
+    level: int  # of the node in the sum tree
     number: int
     sums: Sums
     accepted: list[Update]  # without their vectors
-    dropped: list[Update]  # whose numbers are not finite
+    dropped: list[Update]  # with non-finite numbers
     wire_bytes: int
 
     @classmethod
     def leaf(cls, results: Sequence[Update], algorithm: Algorithm, tree: SumTree) -> PartialSum:
-        """The clients of one leaf, added up in an empty tree."""
+        """Return the sum of one leaf's updates; `tree` is empty before."""
         accepted, dropped, wire_bytes = [], [], 0
         for result in results:
             good, _ = result.finite_part()
@@ -143,7 +143,7 @@ Result = Contribution | EvaluateResult | Missing
 
 
 def weighted_sum(models: Sequence[Tensor], weights: list[float]) -> Tensor:
-    """Of the rows of all blocks."""
+    """Return the weighted sum of the rows of all blocks."""
     parts = torch.split(torch.tensor(weights, dtype=models[0].dtype), [len(block) for block in models])
     total = parts[0] @ models[0]
     for part, block in zip(parts[1:], models[1:]):

@@ -1,4 +1,4 @@
-"""The samples of every step of a group of clients that train together."""
+"""Plans of groups of clients that train together."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Plan:
 
     tasks: Sequence[TrainTask]
     clients: np.ndarray
-    samples: np.ndarray  # [clients]: how many each has to train on
+    samples: np.ndarray  # [clients]: number of training samples
     positions: np.ndarray  # [clients, samples of all steps]
-    sizes: list[int]  # of each step's batch, the same for all
-    steps: np.ndarray  # [clients]: how many of the steps a client takes
-    weights: np.ndarray  # [clients]: what its model counts in the sum of the models
+    sizes: list[int]  # batch size of each step, the same for all clients
+    steps: np.ndarray  # [clients]: number of steps taken
+    weights: np.ndarray  # [clients]: weight in the sum of the models
 
     def rows(self, losses: list[float]) -> Rows:
-        """The clients, with the mean losses over their steps."""
+        """Return the clients with the mean losses over their steps."""
         return Rows(self.tasks, self.samples.tolist(), self.steps.tolist(), losses, self.weights.tolist())
 
     def part(self, rows: slice) -> Plan:
-        """Some of the clients, with the steps that one of them takes."""
+        """Return the plan of some clients, without steps that none of them takes."""
         steps = self.steps[rows]
         sizes = self.sizes[: int(steps.max())]
         own = self.tasks[rows], self.clients[rows], self.samples[rows], self.positions[rows, : sum(sizes)]
@@ -40,7 +40,7 @@ class Plan:
 
 
 def plans_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least: int) -> Iterator[Plan]:
-    """One for all clients with batches of the same sizes, the largest first; of at least `least` samples."""
+    """Yield a plan per group of clients with equal batch sizes, largest first; `least` limits partial batches."""
     clients = np.array([task.client for task in tasks])
     samples = federation.index.train_sizes(clients)
     alike = samples if job.local.partial_batch == "keep" else np.minimum(samples, job.local.batch_size)
@@ -54,13 +54,13 @@ def plan_of(
     job: Job, federation: Federation, tasks: Sequence[TrainTask], clients: np.ndarray, samples: np.ndarray,
     least: int,
 ) -> Plan:  # fmt: skip
-    """The steps that these clients take one by one."""
+    """Return a plan with the same steps as if these clients trained one by one."""
     local, first = job.local, tasks[0]
     own_plans = {n: LocalPlan.of(local, n, least, first.steps) for n in set(samples.tolist())}
     n = int(samples[0])
     size, per_epoch = own_plans[n].size, own_plans[n].per_epoch
     sizes = [size] * max(plan.steps for plan in own_plans.values())
-    if local.partial_batch == "keep":  # then all have equally many samples
+    if local.partial_batch == "keep":  # then all clients have the same number of samples
         sizes = [min(size, n - size * (s % per_epoch)) for s in range(len(sizes))]
     positions = np.zeros((len(tasks), sum(sizes)), np.int64)
     steps, weights = np.zeros(len(tasks), np.int64), np.zeros(len(tasks))
@@ -73,5 +73,5 @@ def plan_of(
             stop = min(start + used, positions.shape[1])
             positions[rows, start:stop] = np.take_along_axis(own, order, axis=1)[:, : stop - start]
             start = stop
-        positions[rows, start:] = own[:, :1]  # of steps that these clients do not take
+        positions[rows, start:] = own[:, :1]  # padding for steps that these clients do not take
     return Plan(tasks, clients, samples, positions, sizes, steps, weights)

@@ -1,4 +1,4 @@
-"""What a model makes of each sample: one forward pass over pooled data."""
+"""Evaluation of a model by a forward pass over pooled samples."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ EVALUATION_BATCH = 256  # fixed, because kernels may round differently for other
 
 @dataclass(frozen=True)
 class Predictor:
-    """Evaluates a model as it is, in eval mode, on the pooled samples of a federation's splits."""
+    """Evaluates a model in eval mode on the pooled samples of a federation's splits."""
 
     flat: FlatModel
     inputs: Inputs
-    shift: Tensor | None = None  # added to the logits: towards the class shares that the model is judged for
-    lanes: LanesStep | None = None  # whose kernels compute the forward pass, where the model has some
+    shift: Tensor | None = None  # added to the logits, for the class shares that evaluation assumes
+    lanes: LanesStep | None = None  # its kernels compute the forward pass, if given
 
     @torch.no_grad()
     def __call__(
         self, split: str, clients: Sequence[int] = (), part: slice | None = None, logits: bool = False
     ) -> Predictions:
-        """Of each sample of a split, or of a part of it; of "validation", only of these clients' samples."""
+        """Return predictions for a split or a part of it; `clients` restricts "validation" to these clients."""
         source, positions = self.inputs.federation.pool(split, clients)
         self.flat.module.eval()
         chosen = torch.from_numpy(positions if part is None else positions[part])

@@ -1,4 +1,4 @@
-"""What a model predicts for pooled samples."""
+"""A model's predictions for pooled samples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fedrecall.client.tasks import EvaluateTask
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model makes of samples, an entry each."""
+    """A model's predictions, one entry per sample."""
 
     correct: np.ndarray
     nll: np.ndarray  # the negative log-likelihood of the label
     confidence: np.ndarray  # the probability of the class that the model chose
-    logits: np.ndarray | None = None  # where they were asked for
+    logits: np.ndarray | None = None  # if requested
 
     @classmethod
     def concatenate(cls, parts: Sequence[Predictions]) -> Predictions:
@@ -33,11 +33,11 @@ class Predictions:
 
 @dataclass(frozen=True)
 class EvaluateResult:
-    """What an evaluation gives back."""
+    """The result of an evaluation task."""
 
     task: EvaluateTask
     predictions: Predictions
 
     def scalars(self) -> tuple[Any, ...]:
-        """All but the task and the vectors, of which there are none."""
+        """Return all fields but the task; an evaluation has no vectors."""
         return (self.predictions,)

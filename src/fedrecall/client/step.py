@@ -1,6 +1,6 @@
-"""A local step: what every way to take one does, and PyTorch's own, by the model's forward and autograd, eagerly.
+"""Local steps: the protocol, and its implementation by eager PyTorch, which is correct for any model.
 
-The latter is right for any model, whatever that hides. The other way is `lanes.samples.LanesStep`.
+The other implementation is `lanes.samples.LanesStep`.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from fedrecall.vector import FlatModel, Tensors
 
 
 class Step(Protocol):
-    """A way to take local steps: with a batch, it fills the model's `g` and moves its `w`."""
+    """Computes the model's gradient `g` from a batch and updates its weights `w`."""
 
-    reads_bytes: bool  # it takes images as the bytes that they are stored as
+    reads_bytes: bool  # takes images as stored bytes
 
     def begin_client(self, lr: float, client: Tensors) -> None:
-        """Start a client's local training; `client` is what the objective has prepared for it."""
+        """Start a client's local training; `client` holds the tensors that the objective prepared for it."""
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Fill `g` with the gradient of a batch and return its loss, which is good until the next step."""
+        """Fill `g` with the gradient of a batch and return its loss, which is valid until the next step."""
 
     def decay(self) -> None:
         """Add the weight decay to `g`."""
 
     def descend(self) -> None:
-        """Move `w` along `g`."""
+        """Update `w` by a step along `g`."""
 
 
 class ExactStep:
-    """The loss and the gradient by PyTorch, the step by the job's optimiser."""
+    """Computes loss and gradient by PyTorch, and steps by the job's optimiser."""
 
     reads_bytes = False
 
@@ -51,7 +51,7 @@ class ExactStep:
         wanted = "features" in job.algorithm.needs
         self.representation = Representation(flat.module, job.algorithm.representation) if wanted else None
         self._lr, self._state = 0.0, Tensors()
-        self._scale: LossScale | None = None  # of float16
+        self._scale: LossScale | None = None  # float16 only
 
     def begin_client(self, lr: float, client: Tensors) -> None:
         self._lr, self._state = lr, self.optimiser.init(self.flat.w)
@@ -78,7 +78,7 @@ class ExactStep:
         return batch.loss(self.objective, self.algorithm, logits, features)
 
     def _scaled(self, scale: LossScale, batch: Batch) -> Tensor:
-        """Take a step in float16, again with a smaller scale where its gradient overflows."""
+        """Compute loss and gradient in float16; on overflow, halve the scale and repeat."""
         start = Snapshot.of(self.flat)
         while True:
             loss = self._loss(batch)
@@ -94,7 +94,7 @@ class ExactStep:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a forward pass changes: buffers and the default generators."""
+    """The state that a forward pass changes: buffers and default generators."""
 
     buffers: Tensors
     generators: list[Tensor]
@@ -118,5 +118,5 @@ def mixed_precision(precision: str, device_type: str) -> Iterator[None]:
         with torch.autocast(device_type, getattr(torch, precision)):
             yield
     finally:
-        # Within an outer autocast, though that is switched off, torch would keep the rounded weights for later.
+        # Within an outer autocast, even a disabled one, torch would reuse the cast weights in later passes.
         torch.clear_autocast_cache()

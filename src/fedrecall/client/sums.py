@@ -1,7 +1,7 @@
-"""The sums over a round's clients that the server update is made of, as a tree of a fixed shape.
+"""The sums over a round's clients, reduced in a tree of fixed shape.
 
-Sixteen clients in task order are a leaf, sixteen leaves a node, and so on. Each is added up in order, by whoever
-has its parts, so that all engines come to the same bits, and a cluster need not bring every model to one place. A
+Sixteen clients in task order form a leaf, sixteen leaves a node, and so on. Each node is summed in order, so that
+engines that return single updates agree bitwise with a cluster that sums nodes where their clients trained. A
 round of at most sixteen clients is one plain sum.
 """
 
@@ -14,26 +14,26 @@ from torch import Tensor
 
 from fedrecall.vector import Tensors
 
-LEAF = 16  # clients of a leaf, and parts of any other node
+LEAF = 16  # clients per leaf, and children per inner node
 Scalars = tuple[dict[str, float], int, float, list[float], int]
 
 
 def node_size(level: int) -> int:
-    """The places for clients in a node of this level; a leaf's is 0."""
+    """Return the number of clients under a full node of this level; leaves have level 0."""
     size: int = LEAF ** (level + 1)
     return size
 
 
 @dataclass
 class UpdateGeometry:
-    """Norms and cosines of the clients' updates, from sums: no update is kept.
+    """Norms and mean cosine of the clients' updates, from sums: no update is kept.
 
     With unit vectors u_i = D_i / |D_i|, |sum_i u_i|^2 = m + 2 sum_{i<j} cos(D_i, D_j).
     """
 
     norms: list[float] = field(default_factory=list)
     directions: int = 0
-    total: Tensor | None = None  # of the unit vectors
+    total: Tensor | None = None  # sum of the unit vectors
 
     def add(self, update: Tensor) -> None:
         norm = float(update.norm())
@@ -63,29 +63,29 @@ class UpdateGeometry:
 class Sums:
     """Weighted float64 sums over clients, in task order.
 
-    Float32 sums depend on their order in the last bits, and one client's would not be its model to the bit.
+    Float32 sums would depend on their order, and the mean over one client would not equal its model bitwise.
     """
 
     tensors: Tensors = field(default_factory=dict)
-    totals: dict[str, float] = field(default_factory=dict)  # of the weights, by the tensor's name
-    floats: Tensor | None = None  # buffers, weighted by the samples
+    totals: dict[str, float] = field(default_factory=dict)  # sums of the weights, by tensor name
+    floats: Tensor | None = None  # float buffers, weighted by samples
     counters: Tensor | None = None
     samples: int = 0
     loss: float = 0.0
-    updates: UpdateGeometry = field(default_factory=UpdateGeometry)  # none, where they are not looked at
+    updates: UpdateGeometry = field(default_factory=UpdateGeometry)  # empty unless updates are tracked
 
     def add_tensor(self, name: str, tensor: Tensor, weight: float, total: float) -> None:
-        """Add `weight` times a tensor, which stands for clients whose weights add up to `total`."""
+        """Add `weight * tensor`, the contribution of clients whose weights sum to `total`."""
         self.tensors[name] = add_scaled(self.tensors.get(name), tensor, weight)
         self.totals[name] = self.totals.get(name, 0.0) + total
 
     def add_buffers(self, floats: Tensor, weight: float, counters: Tensor) -> None:
-        """Floats are added, of counters the largest is kept."""
+        """Add float buffers times `weight`; keep the maximum of counters."""
         self.counters = counters.clone() if self.counters is None else torch.maximum(self.counters, counters)
         self.floats = add_scaled(self.floats, floats, weight)
 
     def add_all(self, later: Sums) -> None:
-        """The sums over clients that come after these."""
+        """Add the sums over later clients."""
         for name, tensor in later.tensors.items():
             self.tensors[name] = added(self.tensors.get(name), tensor)
             self.totals[name] = self.totals.get(name, 0.0) + later.totals[name]
@@ -99,7 +99,7 @@ class Sums:
         return self.loss / self.samples
 
     def vectors(self) -> Tensors:
-        """What of it is vectors, by names; `scalars` is the rest. `of` makes it again of both."""
+        """Return the tensors by name; `of` restores the sums from these and `scalars`."""
         found = {f"tensors.{name}": tensor for name, tensor in self.tensors.items()}
         named = {"floats": self.floats, "counters": self.counters, "units": self.updates.total}
         return found | {name: tensor for name, tensor in named.items() if tensor is not None}
@@ -116,23 +116,23 @@ class Sums:
 
 
 class SumTree:
-    """The sums of a round, of which only those that are not complete are kept apart: one on each level."""
+    """The sums of a round. Keeps at most one incomplete node per level."""
 
     def __init__(self, sent: Tensors | None = None) -> None:
-        self.sent = sent  # what the clients were sent, where their updates are looked at
-        self._open: list[tuple[int, Sums] | None] = []  # by level: the number of a node on it, and its sums so far
+        self.sent = sent  # the tensors sent to the clients, if updates are tracked
+        self._open: list[tuple[int, Sums] | None] = []  # by level: number and sums of the open node
 
     def leaf(self, order: int) -> Sums:
-        """The sums to which the client at this place among the tasks is added. Places come in ascending order."""
+        """Return the leaf that the client at task position `order` is added to; positions must ascend."""
         return self._node(0, order // LEAF)
 
     def graft(self, level: int, number: int, sums: Sums) -> None:
-        """Take a whole node that was added up elsewhere."""
+        """Insert a complete node that was summed elsewhere."""
         self._close(level, number)
         self._open[level] = number, sums
 
     def total(self) -> Sums:
-        """The sums over all clients."""
+        """Return the sums over all clients."""
         for level in range(len(self._open) - 1):
             self._complete(level)
         return self._open[-1][1] if self._open and self._open[-1] else Sums()
@@ -145,7 +145,7 @@ class SumTree:
         return found[1]
 
     def _close(self, level: int, number: int) -> None:
-        """Complete all nodes but those that this one is, or lies in."""
+        """Complete all open nodes except this one and its ancestors."""
         self._open += [None] * (level + 1 - len(self._open))
         for lower in range(level):
             self._complete(lower)
@@ -156,7 +156,7 @@ class SumTree:
             level, number = level + 1, number // LEAF
 
     def _complete(self, level: int) -> None:
-        """Add a node to the one that it is a part of."""
+        """Add a node to its parent."""
         found = self._open[level]
         if found is None:
             return
@@ -164,21 +164,20 @@ class SumTree:
         self._open += [None] * (level + 2 - len(self._open))
         number, sums = found
         above = self._open[level + 1]
-        if (
-            above is None
-        ):  # its first part: no sum has a negative zero, so that adding it to zeros would change nothing
+        if above is None:
+            # The first child is not added to zeros: no sum is a negative zero, so that would change no bit.
             self._open[level + 1] = number // LEAF, sums
         else:
             above[1].add_all(sums)
 
 
 def add_scaled(total: Tensor | None, tensor: Tensor, weight: float) -> Tensor:
-    """`total + weight * tensor` in float64, in place where there is a total."""
+    """Return `total + weight * tensor` in float64, computed in place if there is a total."""
     if total is None:
         total = torch.zeros_like(tensor, dtype=torch.float64)
     return total.add_(tensor, alpha=weight)
 
 
 def added(total: Tensor | None, later: Tensor) -> Tensor:
-    """Both, in place where there is a total."""
+    """Return `total + later`, computed in place if there is a total."""
     return later if total is None else total.add_(later)

@@ -8,17 +8,17 @@ from fedrecall.data.federation import EVERYONE
 
 
 class TrainTask(NamedTuple):
-    """One client's local training. Rounds have many of them."""
+    """One client's local training. A named tuple, because rounds have many."""
 
     round: int
-    order: int  # its place in the sum
+    order: int  # position in the sum
     client: int
     lr: float = 0.0
-    steps: int = 0  # local steps, if not as many as the settings say
-    state_version: int = 0  # the round that wrote the client's state; 0: it has none yet
+    steps: int = 0  # number of local steps; 0: as in the settings
+    state_version: int = 0  # the round that wrote the client's state; 0 if none
     probe: bool = False  # also evaluate the client's model on the pooled validation data
-    clients: tuple[int, ...] = ()  # of the validation data, only that of these clients; none named: all of it
-    cohort: int = 1  # how many clients take part in the round
+    clients: tuple[int, ...] = ()  # restricts the validation data to these clients; empty: all
+    cohort: int = 1  # number of clients selected for the round
 
     def __str__(self) -> str:
         who = "all clients as one," if self.client == EVERYONE else f"client {self.client}"
@@ -31,10 +31,10 @@ class EvaluateTask(NamedTuple):
     round: int
     order: int
     split: str  # "validation", "test" or "held_out"
-    client: int | None = None  # whose own model; None: the published one
+    client: int | None = None  # evaluate this client's own model; None: the published one
     state_version: int = 0
     clients: tuple[int, ...] = ()
-    logits: bool = False  # give them back too
+    logits: bool = False  # also return the logits
     start: int = 0
     stop: int = 0
 

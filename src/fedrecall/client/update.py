@@ -1,4 +1,4 @@
-"""A client's update: what its local training gives back to the server."""
+"""A client's update: the result of its local training."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from fedrecall.vector import Tensors
 
 
 class ProbeAnswers(NamedTuple):
-    """What a client's model gets right of the probed samples, after its local steps."""
+    """The probed samples that a client's model gets right after its local steps."""
 
     correct: np.ndarray
-    with_global_statistics: np.ndarray | None = None  # with the batch-norm statistics that it was sent
+    with_global_statistics: np.ndarray | None = None  # with the batch-norm statistics it was sent
 
 
 @dataclass
 class Update:
-    """What a client's local training gives back. The receiver owns its tensors: they stay valid."""
+    """The result of a client's local training. The receiver owns its tensors: they stay valid."""
 
     task: TrainTask
     sent: Tensors = field(default_factory=dict)
     buffers: Tensors = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)  # of what the algorithm sends, in their sums
-    state: int = 0  # the version of the client's new state; 0: it has none
-    samples: int = 0  # that it trains on
+    weights: dict[str, float] = field(default_factory=dict)  # of the sent tensors, in their sums
+    state: int = 0  # version of the client's new state; 0 if none
+    samples: int = 0  # number of training samples
     steps: int = 0
-    loss: float = 0.0  # the mean over its steps
+    loss: float = 0.0  # mean over the steps
     probe: ProbeAnswers | None = None
-    wire_bytes: int = 0  # of the tensors that travel
+    wire_bytes: int = 0  # size of the sent tensors
 
     @property
     def client(self) -> int:
@@ -56,11 +56,11 @@ class Update:
         return [(self.samples, self.steps)]
 
     def probed(self) -> list[tuple[TrainTask, ProbeAnswers]]:
-        """Return the tasks whose clients' models were probed, and what was found."""
+        """Return the probed tasks and their answers."""
         return [(self.task, self.probe)] if self.probe else []
 
     def copy(self) -> Update:
-        """Return the same with tensors of its own."""
+        """Return a copy with its own tensors."""
         sent = {name: tensor.clone() for name, tensor in self.sent.items()}
         return replace(self, sent=sent, buffers={name: tensor.clone() for name, tensor in self.buffers.items()})
 
@@ -68,13 +68,13 @@ class Update:
         return replace(self, sent={}, buffers={})
 
     def finite_part(self) -> tuple[Update | None, list[int]]:
-        """Return the update without clients that sent numbers which are not finite, and who these are."""
+        """Return the part from clients that sent finite numbers only, and the ids of the other clients."""
         tensors = (*self.sent.values(), *self.buffers.values())
         good = all(is_finite(tensor) for tensor in tensors if tensor.is_floating_point())
         return (self, []) if good else (None, [self.client])
 
     def add_to(self, tree: SumTree, algorithm: Algorithm) -> None:
-        """Add it to the sums of its round."""
+        """Add the update to the sums of its round."""
         sums = tree.leaf(self.task.order)
         for name, tensor in self.sent.items():
             sums.add_tensor(name, tensor, self.weights[name], self.weights[name])
@@ -87,10 +87,10 @@ class Update:
 
 @dataclass(frozen=True)
 class Missing:
-    """A client that gave nothing back, or nothing that the round could use."""
+    """A client that returned no update, or none that the round could use."""
 
     task: TrainTask
-    reason: str  # the end of a sentence that begins with the client
+    reason: str  # completes a sentence that begins with the client
 
     @property
     def client(self) -> int:
@@ -98,12 +98,12 @@ class Missing:
 
 
 def look_at_update(sums: Sums, tree: SumTree, sent: Tensors, algorithm: Algorithm) -> None:
-    """Note how a client's update lies, where that is asked for."""
+    """Record the norm and direction of a client's update, if updates are tracked."""
     update = algorithm.update(sent, tree.sent) if tree.sent else None
     if update is not None:
         sums.updates.add(update)
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """A finite sum has finite parts, and is found in one pass; one that is not may have overflowed."""
+    """Whether all entries are finite: a finite sum proves it in one pass, but a sum may overflow."""
     return math.isfinite(tensor.sum()) or bool(tensor.isfinite().all())

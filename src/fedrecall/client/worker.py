@@ -1,7 +1,7 @@
-"""The client's side: local training and evaluation, by the worker that every engine calls.
+"""The worker that every engine calls for local training and evaluation.
 
-Models, gradients, samples and what a step needs of the server's and the client's state are on the worker's device.
-Tasks, states and results are on the CPU, and so is `Algorithm.finish`.
+Models, gradients, samples and the state that steps read are on the worker's device. Tasks, states and results are
+on the CPU, where `Algorithm.finish` runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """Runs tasks with one model, one client at a time. It keeps nothing from one task to the next."""
+    """Runs tasks with one model, one client at a time; keeps nothing from one task to the next."""
 
     def __init__(self, job: Job, federation: Federation, states: States, device: Device = CPU) -> None:
         self.job, self.federation, self.states, self.device = job, federation, states, device
@@ -57,7 +57,7 @@ class Worker:
         self._statistics = has_statistics(self.flat.module) and not job.own_buffers
         self.server: Tensors = {}
         self.buffers: Tensors = {}
-        self._server, self._buffers = self.server, self.buffers  # the same on the device
+        self._server, self._buffers = self.server, self.buffers  # the same, on the device
         self._holds_server = False
         self._checked = False
         self._augments = federation.transform.is_random
@@ -67,7 +67,7 @@ class Worker:
         self._previous = FrozenModel(job, federation, device) if "previous" in needs else None
 
     def _lanes_step(self, lowering: Lowering) -> LanesStep:
-        from fedrecall.client.lanes.samples import LanesStep  # a compiler, loaded only where it is needed
+        from fedrecall.client.lanes.samples import LanesStep  # imports a compiler, so only when needed
 
         return LanesStep(lowering, self.flat, self.objective, self.job.local)
 
@@ -78,7 +78,7 @@ class Worker:
         self._holds_server = False
 
     def explained(self) -> AbstractContextManager[None]:
-        """What the device cannot do, as a sentence."""
+        """Return a context that turns device failures into readable errors."""
         return self.device.explained(self.job.local.batch_size)
 
     def run(self, task: Task) -> Update | EvaluateResult:
@@ -91,7 +91,7 @@ class Worker:
         return self.train(task) if isinstance(task, TrainTask) else self.evaluate(task)
 
     def _load(self, state: Tensors) -> None:
-        """Load the model that a task starts from: the published one, or what the client has of its own instead."""
+        """Load the model that a task starts from: the published one or the client's own."""
         own_buffers = self.job.own_buffers and "b" in state
         own = own_buffers or (self.job.algorithm.personal and bool(state))
         if self._holds_server and not own:
@@ -101,14 +101,14 @@ class Worker:
         self._holds_server = not own
 
     def _load_frozen(self, state: Tensors) -> None:
-        """The models that the client compares itself with."""
+        """Load the models that the client compares itself with."""
         if self._sent:
-            self._sent.load(self.flat.w, self.flat.buffers())  # as the client starts: just loaded
+            self._sent.load(self.flat.w, self.flat.buffers())  # the client's starting point, just loaded
         if self._previous and "b" in state:
             self._previous.load(state["w"], state)
 
     def train(self, task: TrainTask) -> Update:
-        """The client update: local steps from the server's model, then what the algorithm sends."""
+        """Return a client's update: local steps, then the algorithm's `finish`."""
         job = self.job
         indices = self.federation.indices(task.client)
         state = self.client_state(task)
@@ -122,13 +122,13 @@ class Worker:
     def finished_with(
         self, task: TrainTask, w: Tensor, buffers: Tensors, state: Tensors, steps: int, loss: float
     ) -> Update:
-        """The end of a client update whose steps were taken elsewhere."""
+        """Return the update of a client whose steps were taken elsewhere."""
         self.flat.load(w, buffers)
         self._holds_server = False
         return self._finished(task, state, steps, loss)
 
     def _finished(self, task: TrainTask, state: Tensors, steps: int, loss: float) -> Update:
-        """The client's result after its last step: what it sends and keeps."""
+        """Return the client's update after its last step, and store its new state."""
         job, flat = self.job, self.flat
         indices = self.federation.indices(task.client)
         local = LocalSteps(steps, task.lr, len(indices), job.optimiser)
@@ -160,9 +160,9 @@ class Worker:
     def _through_stages(
         self, task: TrainTask, sent: Tensors, buffers: Tensors, state: Tensors
     ) -> tuple[Tensors, Tensors, Tensors]:
-        """Return a client's message after the stages at its side, what travels beside it, and what it keeps.
+        """Return the message after the client's stages, the buffers sent with it, and the stages' new state.
 
-        Float buffers go through the stages with the update; counters travel as they are.
+        Float buffers pass through the stages with the update; counters are sent unchanged.
         """
         origin = {**self.server, STATISTICS: self.buffers["b"]} if buffers else self.server
         whole = {**sent, STATISTICS: buffers["b"]} if buffers else sent
@@ -170,8 +170,7 @@ class Worker:
         return message, {"i": buffers["i"]} if buffers else {}, kept
 
     def _probe(self, task: TrainTask) -> ProbeAnswers:
-        """The samples that the client's model gets right: as it is and, if statistics are averaged, with those
-        it was sent."""
+        """Return the samples that the client's model gets right, also with the sent statistics if averaged."""
         with default_generator(self.job.seed, "evaluate", task.round, task.client, self.device.torch):
             correct = self.predict("validation", task.clients).correct
             if not self._statistics:
@@ -180,22 +179,22 @@ class Worker:
             return ProbeAnswers(correct, self.predict("validation", task.clients).correct)
 
     def client_states(self, tasks: Sequence[TrainTask]) -> list[Tensors]:
-        """Of each client before its task."""
+        """Return each client's state before its task."""
         if self.job.keeps_state:
             return [self.client_state(task) for task in tasks]
         return [{}] * len(tasks)
 
     def client_state(self, task: Task) -> Tensors:
-        """The client's state before a task."""
+        """Return the client's state before a task."""
         if task.state_version and task.client is not None:
             return self.states.get(task.client, task.state_version)
         if not self.job.algorithm.keeps_state:
             return {}
-        # A copy: a client may keep x as its state and change it.
+        # Clone, because a client may keep x as its state and modify it.
         return self.job.algorithm.init_client(self.server["w"].clone())
 
     def _steps(self, task: TrainTask, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
-        """All local steps of a client; how many there were, and their mean loss."""
+        """Take all local steps of a client; return their number and mean loss."""
         job, flat, federation = self.job, self.flat, self.federation
         client: Tensors = {}
         if self._knows_labels:
@@ -238,7 +237,7 @@ class Worker:
         return fisher(self.flat, (self.inputs(self.federation.train, chunk) for chunk in chunks))
 
     def evaluate(self, task: EvaluateTask) -> EvaluateResult:
-        """The predictions of a model for a range of pooled samples."""
+        """Return a model's predictions for a range of pooled samples."""
         self._load(self.client_state(task) if task.state_version else {})
         part = slice(task.start, task.stop)
         with default_generator(self.job.seed, "evaluate", task.round, task.order, self.device.torch):

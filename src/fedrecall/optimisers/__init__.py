@@ -1,4 +1,4 @@
-"""The local optimisers, by name. A new one is a file here and a line in this list."""
+"""The local optimisers by name. To add one, add a file here and an entry to `OPTIMISERS`."""
 
 from __future__ import annotations
 

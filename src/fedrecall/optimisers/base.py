@@ -1,4 +1,4 @@
-"""What a local optimiser is: the arithmetic of one step on flat vectors."""
+"""The base class of local optimisers: the arithmetic of one step on flat vectors."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class Optimiser:
-    """Elementwise arithmetic on flat vectors; leading dimensions are allowed, a row for each client.
+    """Elementwise arithmetic on flat vectors; leading dimensions are allowed, one row per client.
 
-    A subclass overrides `step`, and `init` if it keeps moments. Its state starts anew every round. `weight_decay`
+    A subclass overrides `step`, and `init` if it keeps moments. Its state is reset every round. `weight_decay`
     (and `momentum`, if the class has such a field) come from the recipe's section `local`.
     """
 
@@ -38,6 +38,6 @@ class Optimiser:
     def moved(self, steps: int, lr: float, mu: float = 0.0) -> float:
         """Return |a|_1: `steps` along one constant gradient g move the model by -lr |a|_1 g.
 
-        `mu` is the strength of a proximal term, which holds the model back.
+        `mu` is the strength of a proximal term, which reduces the movement.
         """
         raise InputError(f"how far {type(self).__name__} moves a model does not follow from its steps alone")

@@ -25,7 +25,7 @@ class SGD(Optimiser):
         w.add_(g, alpha=-lr)
 
     def moved(self, steps: int, lr: float, mu: float = 0.0) -> float:
-        """Without momentum and `mu` it is the number of steps.
+        """Return |a|_1, which is `steps` without momentum and `mu`.
 
         >>> SGD().moved(3, lr=0.1), SGD(momentum=0.5).moved(3, lr=0.1)      # 1 + 1 + 1, and 1 + 1.5 + 1.75
         (3.0, 4.25)

@@ -1,4 +1,4 @@
-"""Ways to choose a round's clients, by name. A new one is a file here and a line in this list."""
+"""The participation schemes by name. To add one, add a file here and an entry to `PARTICIPATIONS`."""
 
 from __future__ import annotations
 

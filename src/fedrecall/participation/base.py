@@ -1,4 +1,4 @@
-"""What participation is: which clients a round asks, and which of them answer."""
+"""The base class of participation: which clients a round selects, and which of them answer."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 
 class Participation:
-    """Two functions of the round and a stream of random numbers. Client ids are 0 .. population - 1."""
+    """Selects clients as a function of the round and a random stream. Client ids are 0 .. population - 1."""
 
     recipe_section: ClassVar[str] = "participation"
 
     def expected(self, population: int) -> int:
-        """Return how many clients a round asks, on average."""
+        """Return the expected number of clients selected in a round."""
         raise NotImplementedError
 
     def sample(self, round: int, population: int, random: np.random.Generator) -> Sequence[int]:
-        """Return the clients that a round asks."""
+        """Return the clients selected in a round."""
         raise NotImplementedError
 
     def answering(self, round: int, clients: Sequence[int], random: np.random.Generator) -> Sequence[int]:
-        """Return those of the asked clients that train and answer; by default all of them."""
+        """Return the selected clients that train and answer; by default all of them."""
         return clients

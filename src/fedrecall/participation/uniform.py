@@ -1,4 +1,4 @@
-"""Uniform sampling of clients, the default of the field."""
+"""Uniform sampling of clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedrecall.participation.base import Participation
 
 @dataclass(frozen=True)
 class UniformSampling(Participation):
-    """The same number of clients in every round, drawn without replacement: round(K p) of K, at least one."""
+    """Uniform sampling without replacement of a fixed number of clients: round(K p) of K, at least one."""
 
     fraction: Annotated[float, Field(gt=0, le=1), "of the clients, in each round"] = 0.1
     clients: Annotated[Positive | None, "or: how many are in a round"] = None

@@ -1,4 +1,4 @@
-"""The stages of a pipeline for updates, by name. A new one is a file here and a line in this list."""
+"""The stages of an update pipeline by name. To add one, add a file here and an entry to `STAGES`."""
 
 from __future__ import annotations
 

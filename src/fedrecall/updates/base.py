@@ -1,4 +1,4 @@
-"""What a stage is: one step on the way of a client's update into the round's sums."""
+"""The base class of update stages, which transform updates before and after they are summed."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ import numpy as np
 from fedrecall.rng import stream
 from fedrecall.vector import Tensors
 
-SERVER = -1  # the client's number where a stage works on the sum of all
+SERVER = -1  # `Occasion.client` of a stage that transforms the sum over all clients
 
 
 @dataclass(frozen=True)
 class Occasion:
-    """When a stage works, on whose update, and what it may draw."""
+    """The round, client and position at which a stage runs, and its random numbers."""
 
     seed: int
     round: int
-    client: int  # SERVER: the sum over all
-    cohort: int  # how many clients take part in the round
-    place: int  # of the stage in the pipeline
+    client: int  # SERVER for the sum over all clients
+    cohort: int  # number of clients selected for the round
+    place: int  # index of the stage in the pipeline
 
     def stream(self) -> np.random.Generator:
-        """Return random numbers that follow from the occasion; each call returns the same ones."""
+        """Return a generator that depends on the occasion alone; every call returns the same stream."""
         return stream(self.seed, "updates", self.round, self.client).spawn(self.place + 1)[self.place]
 
 
 class Stage:
-    """Works on the change that an update makes: each named tensor less what the client was sent under that name.
+    """Transforms the change in an update: each named tensor minus the tensor of that name sent to the client.
 
-    `send` runs at the client. What it returns is what travels; its shapes must not depend on the data. `receive`
-    runs at the server on each client's message and undoes an encoding. `aggregate` runs there on the weighted
-    sums over the round. Override those that the method at hand needs.
+    `send` runs on the client and returns the message, whose shapes must not depend on the data. `receive` runs on
+    the server and decodes each client's message. `aggregate` runs on the server, on the weighted sums over the
+    round. A subclass overrides the methods it needs.
     """
 
     recipe_section: ClassVar[str] = "updates"
 
     def send(self, change: Tensors, state: Tensors, at: Occasion) -> tuple[Tensors, Tensors]:
-        """Return what travels, and what the client keeps for its next round (`state` is what it kept last)."""
+        """Return the message and the state for the client's next round; `state` is the previous one."""
         return change, {}
 
     def receive(self, sent: Tensors, at: Occasion) -> Tensors:
-        """Return the change that a client's message stands for."""
+        """Return the change decoded from a client's message."""
         return sent
 
     def aggregate(self, sums: Tensors, totals: dict[str, float], at: Occasion) -> Tensors:
-        """Return the sums of changes that the server update is made of; `totals` are the sums of the weights."""
+        """Return the transformed sums of changes; `totals` are the sums of the weights."""
         return sums

@@ -1,4 +1,4 @@
-"""The stages between a client's training and the round's sums, one after the other."""
+"""The pipeline of stages between local training and the round's sums."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedrecall.updates.base import SERVER, Occasion, Stage
 from fedrecall.vector import Tensors
 
-STATISTICS = "statistics"  # the name of batch-norm statistics among the tensors of a change
+STATISTICS = "statistics"  # name of the batch-norm statistics in a change
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Pipeline:
     def send(
         self, sent: Tensors, origin: Tensors, state: Tensors, round: int, client: int, cohort: int
     ) -> tuple[Tensors, Tensors]:
-        """Return a client's message and its new state; `origin` is what it was sent."""
+        """Return a client's message and its new state; `origin` holds the tensors it was sent."""
         change = {name: tensor - origin[name] if name in origin else tensor for name, tensor in sent.items()}
         kept = Tensors()
         for place, stage in enumerate(self.stages):
@@ -38,7 +38,7 @@ class Pipeline:
         return change, kept
 
     def receive(self, sent: Tensors, origin: Tensors, round: int, client: int, cohort: int) -> Tensors:
-        """Return the tensors that a client's message stands for."""
+        """Return the tensors decoded from a client's message."""
         for place, stage in reversed(list(enumerate(self.stages))):
             sent = stage.receive(sent, Occasion(self.seed, round, client, cohort, place))
         return {name: origin[name] + tensor if name in origin else tensor for name, tensor in sent.items()}
@@ -46,7 +46,7 @@ class Pipeline:
     def aggregate(
         self, sums: Tensors, totals: dict[str, float], origin: Tensors, round: int, cohort: int
     ) -> Tensors:
-        """Return the sums over a round after the stages that work on them."""
+        """Return the round's sums, transformed by each stage's `aggregate`."""
         if not self.works_on_sums:
             return sums
         apart = {name: totals[name] * origin[name].double() for name in sums if name in origin}

@@ -1,4 +1,4 @@
-"""From a model's forward pass to a chain of layers that there are kernels for, or the reason why not."""
+"""Reads a chain of layers that have kernels off a model's forward pass, or raises `UnsupportedError`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from fedrecall.vector import FlatModel
 
 aten = torch.ops.aten
 
-SAME = {aten.detach.default, aten.alias.default, aten.clone.default}  # the values, as they are
+SAME = {aten.detach.default, aten.alias.default, aten.clone.default}  # values unchanged
 RESHAPED = {aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default}
-MOST_SEATS = 255  # a byte tells which pixel of a window was the largest
+MOST_SEATS = 255  # a byte holds the index of a window's largest pixel
 LAST_TWO = ([2, 3], [3, 2])
 
 
 class UnsupportedError(Exception):
-    """There is no kernel for something that a model or a recipe asks for."""
+    """Raised if a model or a recipe needs something that has no kernel."""
 
     def __init__(self, what: object) -> None:
         super().__init__(f"there is no kernel for {what}")
 
 
 def chain_of(flat: FlatModel, x: Tensor) -> Chain:
-    """Return the model's layers, read off a forward pass; in training and in eval mode they must be the same."""
+    """Return the model's layers, which must be the same in training and in eval mode."""
     if x.dtype != torch.float32 or flat.w.dtype != torch.float32 or not x.is_cpu:
         raise UnsupportedError("a precision other than float32, or a device other than the CPU")
     if x.ndim not in (2, 4) or math.prod(x.shape[1:]) < LANES:
@@ -55,16 +55,16 @@ def read_chain(flat: FlatModel, x: Tensor, *, training: bool) -> Chain:
 
 
 class Reader:
-    """Follows one value through the calls."""
+    """Builds the layers by following one value through the calls."""
 
     def __init__(self, flat: FlatModel, x: Tensor) -> None:
         self.flat, self.value, self.sample = flat, x, tuple(x.shape[1:])
         self.spatial: list[Spatial] = []
         self.linear: list[Linear] = []
         self.places = {id(flat.parameters[slot.name]): slot.offset for slot in flat.parameter_slots}
-        self.turned: dict[int, Tensor] = {}  # parameters, by their transposed views
+        self.turned: dict[int, Tensor] = {}  # parameters, by the ids of their transposed views
         self.used: list[int] = []
-        self._alive: list[Any] = []  # so that an id stays one thing's
+        self._alive: list[Any] = []  # so that ids stay unique
         self._kinds: dict[Any, Callable[..., None]] = {
             aten.convolution.default: self._convolution,
             aten.max_pool2d_with_indices.default: self._max_pool,
@@ -92,7 +92,7 @@ class Reader:
         if call in self._kinds:
             self._kinds[call](*args)
         elif call is aten.as_strided_.default and tuple(args[1]) == (*self.value.shape[:2], 1, 1):
-            pass  # torch's own, behind a mean over all pixels
+            pass  # torch inserts it after a mean over all pixels
         elif call in RESHAPED:
             if tuple(result.shape) != (len(self.value), math.prod(self.value.shape[1:])):
                 raise UnsupportedError(f"{call} to {tuple(result.shape[1:])}")
@@ -138,7 +138,7 @@ class Reader:
         if any(padding) or {*dilation} != {1} or ceil or math.prod(pair(kernel)) > MOST_SEATS:
             raise UnsupportedError("a max-pooling with padding, dilation, a rounded-up size or a large window")
         relu = bool(self.spatial) and self.spatial[-1].relu
-        if relu:  # behind the pooling it is the same with less work
+        if relu:  # the same after the pooling, with less work
             self.spatial[-1] = replace(self.spatial[-1], relu=False)
         self.spatial.append(Pooling(True, pair(kernel), pair(stride or kernel), relu))
 
@@ -180,5 +180,5 @@ class Reader:
 
 
 def pair(values: Any) -> tuple[int, int]:
-    """One number stands for two."""
+    """Return a pair; a single value stands for both."""
     return (values[0], values[-1])

@@ -1,11 +1,11 @@
-"""Kernels checked against float64 before round 1, on whole numbers that depend on nothing but the model.
+"""Checks kernels against float64 before round 1, on numbers that depend on nothing but the model.
 
-Weights are 0, 1 and -1, two of each output that are not 0; samples are small whole numbers; biases are odd
-multiples of 1/2, 1/4, .., a smaller power for each layer, so that no ReLU meets a zero. Before a mean over windows
-that are no power of two, samples and biases are multiples of the window's odd part. All sums of such numbers
+Weights are 0, 1 and -1, at most two of them non-zero per output; samples are small integers; biases are odd
+multiples of 1/2, 1/4, .., a smaller power in each layer, so that no ReLU meets a zero. Before a mean over windows
+whose size is no power of two, samples and biases are multiples of the size's odd part. All sums of such numbers
 are exact in float32 as long as they stay below 2^24 steps of the smallest power: rounding decides no maximum and
-no sign, in whatever order numbers are added. What is left is the rounding of larger sums, of the gradients of
-means, and of exponentials, which the first of two cases does without.
+no sign, whatever the order of summation. The remaining differences are the rounding of larger sums, of gradients
+of means, and of exponentials, which the first of the two cases avoids.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedrecall.objectives.base import Objective
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel, Tensors
 
-NEAR = 2.0**-18  # of the largest entry: some rounding errors of 2^-24
+NEAR = 2.0**-18  # tolerance relative to the largest entry: some rounding errors of 2^-24
 MOST_SAMPLES = 32
 
 
@@ -37,7 +37,7 @@ LR = 0.5
 
 
 def check_samples(lowering: Lowering, local: Local, flat: FlatModel, objective: Objective) -> None:
-    """Raise `UnsupportedError` if a step with a sample in each lane does not compute what float64 does."""
+    """Raise `UnsupportedError` if a step with one sample per lane differs from float64."""
     step, before = LanesStep(lowering, flat, objective, local), flat.w.clone()
     for case in cases(lowering, local, flat):
         step.read_pixels(case.pixels)
@@ -60,7 +60,7 @@ def check_samples(lowering: Lowering, local: Local, flat: FlatModel, objective: 
 
 
 def check_clients(lowering: Lowering, local: Local, flat: FlatModel) -> None:
-    """Likewise with a client in each lane: all train the same client, by one step."""
+    """Raise `UnsupportedError` if a step of the same client in every lane differs from float64."""
     kernels = LanesClients(lowering, local)
     for case in cases(lowering, local, flat):
         kernels.read_pixels(case.pixels)
@@ -76,17 +76,17 @@ def check_clients(lowering: Lowering, local: Local, flat: FlatModel) -> None:
 
 
 def cases(lowering: Lowering, local: Local, flat: FlatModel) -> Iterator[Case]:
-    """Yield a case whose softmax is exact, which compares all but exponentials, and one whose softmax is not."""
+    """Yield a case with an exact softmax, which tests all but exponentials, and one with an inexact softmax."""
     for finite in (False, True):
         yield Case(flat, lowering, local, finite=finite)
 
 
 class Case:
-    """A batch of whole numbers, and what the model makes of it in float64."""
+    """A batch of integers, and the model's results on it in float64."""
 
     def __init__(self, flat: FlatModel, lowering: Lowering, local: Local, *, finite: bool) -> None:
         random, chain = np.random.default_rng(0), lowering.chain
-        samples = 2 ** int(math.log2(local.batch_size))  # so that a share of one half, one quarter, .. is exact
+        samples = 2 ** int(math.log2(local.batch_size))  # a power of two, so that 1 / samples is exact
         samples, classes = min(samples, MOST_SAMPLES), chain.outputs
         self.w, (factor, of_biases) = torch.zeros_like(flat.w), whole_means(chain)
         for slot, values in zip(flat.parameter_slots, whole_weights(flat, random)):
@@ -126,13 +126,13 @@ class Case:
 
 
 def compare(ours: Tensor, exact: Tensor) -> None:
-    """Raise `UnsupportedError` where the two are apart."""
+    """Raise `UnsupportedError` if the two differ by more than `NEAR`."""
     if not bool(((ours.double() - exact).abs() <= NEAR * exact.abs().max()).all()):
         raise UnsupportedError("this model that computes what float64 does on this processor")
 
 
 def whole_means(chain: Chain) -> tuple[int, dict[int, int]]:
-    """Return what samples have to be multiples of, and biases by their places, so that means are exact."""
+    """Return the factors of samples, and of biases by offset, that make all means exact."""
     factor, of_biases = 1, dict[int, int]()
     for layer in reversed(chain.spatial):
         if isinstance(layer, Convolution):
@@ -145,7 +145,7 @@ def whole_means(chain: Chain) -> tuple[int, dict[int, int]]:
 
 
 def whole_weights(flat: FlatModel, random: np.random.Generator) -> Iterator[Tensor]:
-    """Yield values for all parameters."""
+    """Yield the test values of each parameter."""
     power = 1.0
     for slot in flat.parameter_slots:
         values = np.zeros(slot.shape)

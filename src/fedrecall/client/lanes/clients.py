@@ -1,4 +1,4 @@
-"""All steps of many clients by one call, one in each of sixteen lanes: loss and SGD are part of the kernels."""
+"""All steps of many clients in one call, one client per lane: loss and SGD are part of the kernels."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fedrecall.recipe.settings import Local
 
 @dataclass(frozen=True)
 class Batches:
-    """Some steps of groups of sixteen clients: the samples of all, and which of them each client takes when."""
+    """Some steps of groups of sixteen clients: all samples, and the rows that each client takes in order."""
 
-    x: Tensor  # [samples, ..], of bytes where the kernels read pixels
+    x: Tensor  # [samples, ..], bytes if the kernels read pixels
     target: Tensor  # [samples] int64
-    rows: Tensor  # [16 x groups, samples of all these steps], places in x and target
-    size: int  # samples of a step
-    steps: Tensor  # [groups, 16] int32: how many each client takes in all; none in a lane that repeats another
-    begun: int = 0  # how many it has taken before these
+    rows: Tensor  # [16 x groups, samples of all these steps], rows of x and target
+    size: int  # samples per step
+    steps: Tensor  # [groups, 16] int32: each client's total steps; 0 in a lane that repeats another
+    begun: int = 0  # steps taken before these
 
 
 class LanesClients:
@@ -46,15 +46,15 @@ class LanesClients:
         width = program.units * LANES
         features = self._scratch[program.at_features.at // FLOAT :][: program.chain.features * width]
         self._features = features.view(-1, width)
-        self._scale, self._size = torch.zeros(program.units, LANES), 0  # of the batches before
+        self._scale, self._size = torch.zeros(program.units, LANES), 0  # of the previous batches
         self._rate = torch.zeros(1)
 
     def read_pixels(self, pixels: Pixels | None) -> None:
-        """Set by which numbers bytes become floats."""
+        """Set the scale and shift that turn bytes into floats."""
         self._pixels = torch.tensor(pixel_table(pixels) if pixels else [0.0])
 
     def weights(self, groups: int, start: Tensor | None = None) -> Tensor:
-        """Memory for [groups, parameters, 16] and momentum behind them; `start` is [16 x groups, parameters]."""
+        """Return memory for [groups, parameters, 16], then momentum; `start` is [16 x groups, parameters]."""
         count = self.program.chain.parameters
         found = torch.empty(groups, count * self.program.vectors, LANES)
         if start is not None:
@@ -63,7 +63,7 @@ class LanesClients:
         return found
 
     def offsets(self, offset: Tensor | None, groups: int = 1) -> Tensor:
-        """[groups, classes, 16], from [16 x groups, classes] or none."""
+        """Return [groups, classes, 16], from [16 x groups, classes] or None."""
         found = torch.zeros(groups, self.program.chain.outputs, LANES)
         return found if offset is None else found.copy_(offset.view(groups, LANES, -1).transpose(1, 2))
 
@@ -71,10 +71,10 @@ class LanesClients:
         self, w: Tensor, batches: Batches, offsets: Tensor, losses: Tensor, lr: float, *,
         start: Tensor | None = None, shares: Tensor | None = None, sums: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Take these steps, in place. To `losses` [groups, 16] those of each client's own steps are added.
+        """Take these steps in place, and add the losses of each client's steps to `losses` [groups, 16].
 
-        With `start` all clients begin from this vector, whatever there is in `w`. With `shares` [groups, 16] the
-        models of clients that have taken their steps are added to the vector `sums`, times their shares.
+        With `start`, all clients start from this vector instead of `w`. With `shares` [groups, 16], the models
+        after these steps, times their shares, are added to the vector `sums`.
         """
         size, chunk = batches.size, self.program.kit.chunk
         self._begin_batches_of(size)
@@ -95,7 +95,7 @@ class LanesClients:
         self._run(*[value.data_ptr() if isinstance(value, Tensor) else value for value in values])
 
     def _begin_batches_of(self, size: int) -> None:
-        """What larger batches have left behind these may not be finite."""
+        """Clear what larger batches left behind, which may not be finite."""
         if size != self._size:
             chunk = self.program.kit.chunk
             self._features[:, -(-size // chunk) * chunk * LANES :].zero_()

@@ -1,4 +1,4 @@
-"""A cohort's clients by sixteens, a client in each lane, where the algorithm and the objective allow it."""
+"""Trains a cohort in groups of sixteen, one client per lane, if algorithm and objective allow it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedrecall.data.transform import Images, Plain
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import Tensors
 
-MOST_SAMPLES = 1024  # that are made ready at a time: some megabytes of images
+MOST_SAMPLES = 1024  # prepared at a time: some megabytes of images
 
 Augment = list[torch.Generator]
 
 
 class LanesCohort:
-    """Trains clients by kernels, sixteen at a time. One thread at a time."""
+    """Trains clients by kernels, sixteen at a time. Not thread-safe."""
 
     def __init__(self, lowering: Lowering, local: Local, inputs: Inputs) -> None:
         self._kernels, self.inputs = LanesClients(lowering, local), inputs
@@ -33,11 +33,10 @@ class LanesCohort:
     def train(
         self, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment
     ) -> tuple[list[Tensor], list[float], Tensor]:
-        """The clients' models, sixteen in a block [clients, parameters] which is a transposed view; the mean loss
-        over each one's steps; and the sum of the models with their weights. `start` is one vector for all, or one
-        each."""
+        """Return the models, each client's mean loss, and the weighted sum of the models. A block of models is a
+        transposed view [clients, parameters] of up to sixteen. `start` is one vector for all, or one each."""
         models, losses, total = list[Tensor](), list[float](), torch.zeros(self._parameters)
-        # Where samples are used as they lie, all clients are made ready at once.
+        # Samples that kernels read in place need no preparation, so all clients train at once.
         size = len(plan.steps) if self._whole else LANES
         for first in range(0, len(plan.steps), size):
             some = slice(first, first + size)
@@ -52,13 +51,12 @@ class LanesCohort:
     def _together(
         self, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment, total: Tensor
     ) -> tuple[Tensor, list[float]]:
-        """Models [groups of sixteen, 16, parameters] and the clients' mean losses after all steps. To `total` the
-        models are added with their weights."""
+        """Return models [groups, 16, parameters] and mean losses; add the weighted models to `total`."""
         clients, kernels = len(plan.steps), self._kernels
-        lanes = np.arange(-(-clients // LANES) * LANES).clip(max=clients - 1)  # the last ones repeat a client
+        lanes = np.arange(-(-clients // LANES) * LANES).clip(max=clients - 1)  # padding repeats the last client
         losses, shares, whole = torch.zeros(3, len(lanes) // LANES, LANES)
         steps = whole.view(torch.int32)
-        steps.numpy().reshape(-1)[:clients] = plan.steps  # and take no steps, and count nothing
+        steps.numpy().reshape(-1)[:clients] = plan.steps  # padding takes no steps and has no weight
         shares.numpy().reshape(-1)[:clients] = plan.weights
         positions = plan.positions if len(lanes) == clients else plan.positions[lanes]
         w = kernels.weights(len(steps), None if start.ndim == 1 else start[lanes])
@@ -77,8 +75,8 @@ class LanesCohort:
         return models, (losses.numpy().reshape(-1)[:clients] / np.maximum(plan.steps, 1)).tolist()
 
     def _parts(self, sizes: list[int], *, augments: bool) -> Iterator[tuple[int, int, int]]:
-        """Steps of one batch size, as many as are made ready together: the first, how many, and where their
-        samples begin. What is random about a sample is drawn step by step."""
+        """Yield runs of steps of one batch size to prepare together: first step, number of steps, first sample.
+        Augmented steps are prepared one by one."""
         first = at = 0
         while first < len(sizes):
             size = sizes[first]
@@ -90,7 +88,7 @@ class LanesCohort:
             first, at = first + count, at + count * size
 
     def _batches(self, positions: np.ndarray, size: int, steps: Tensor, begun: int, augment: Augment) -> Batches:
-        """The samples of some steps, [lanes of all groups, samples of all steps]."""
+        """Return the batches of some steps; `positions` is [lanes of all groups, samples of all steps]."""
         chosen = torch.from_numpy(positions)
         if self._whole:
             return Batches(*self._whole, chosen, size, steps, begun)
@@ -103,8 +101,7 @@ class LanesCohort:
 
 
 def stored_samples(inputs: Inputs, *, reads_bytes: bool) -> tuple[Tensor, Tensor] | None:
-    """Return all samples, a row each, if kernels can read them where they are: plain features, or the bytes of
-    images that are always looked at in one way."""
+    """Return all samples, one row each, if kernels can read them in place: features, or unaugmented bytes."""
     x, target = inputs.federation.train.whole()
     transform = inputs.federation.transform
     plain = isinstance(transform, Plain) and x.dtype == torch.float32 and x.ndim == 2

@@ -1,4 +1,4 @@
-"""Which way a run's steps are taken: decided once, here, by recipe, model structure and processor."""
+"""Decides once whether a run's steps are exact or in lanes, by recipe, model and processor."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fedrecall.vector import FlatModel
 
 @dataclass(frozen=True)
 class Steps:
-    """How the steps of a job are taken."""
+    """The decision about the steps of a job."""
 
-    job: Job  # with what kernels compute of them
-    note: str | None = None  # why they are not in lanes, though the recipe asks for that
+    job: Job  # with its lowering, if steps are in lanes
+    note: str | None = None  # why steps are not in lanes, if the recipe asks for lanes
 
 
 def decide_steps(job: Job, federation: Federation, flat: FlatModel, *, on_cpu: bool) -> Steps:
-    """Return the job with its kernels, which were checked against float64, where the recipe asks for them."""
+    """Return the job with its lowering, checked against float64, if the recipe asks for lanes."""
     if job.local.step != "lanes":
         return Steps(job)
-    from fedrecall.client.lanes.check import check_samples  # a compiler, loaded only where it is needed
+    from fedrecall.client.lanes.check import check_samples  # imports a compiler, so only when needed
 
     try:
         if not on_cpu:
@@ -37,17 +37,17 @@ def decide_steps(job: Job, federation: Federation, flat: FlatModel, *, on_cpu: b
 
 
 def lowering_of(job: Job, federation: Federation, flat: FlatModel) -> Lowering:
-    """Return what kernels compute of a job's steps; raise `UnsupportedError` where there are none."""
+    """Return the lowering of a job's steps; raise `UnsupportedError` if there is none."""
     x = dry_batch(federation, flat.w.dtype)
     return lower(flat, x, federation.transform, job.local, job.algorithm, job.objective, job.optimiser)
 
 
 def advice_on_steps(job: Job, federation: Federation, flat: FlatModel) -> str | None:
-    """Return a sentence for the user of exact steps whose model has kernels that are clearly faster."""
+    """Return the advice to use lanes, if steps are exact and kernels would be clearly faster."""
     if job.local.step != "exact":
         return None
     try:
         pays = lowering_of(job, federation, flat).pays
-    except Exception:  # whatever the user's model does: the run is done
+    except Exception:  # user code may raise anything, and the run is already done
         return None
     return "local.step=lanes would train this model several times as fast (docs/engines.md)" if pays else None

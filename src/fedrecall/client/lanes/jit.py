@@ -1,4 +1,4 @@
-"""IR to machine code of this processor, kept on disk."""
+"""Compiles IR to machine code, cached on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedrecall.errors import InputError
 
 @dataclass(frozen=True)
 class Cpu:
-    """What code is made for."""
+    """The processor that code is compiled for."""
 
     name: str
     features: str
@@ -32,11 +32,11 @@ HASWELL = Cpu("haswell", "", AVX2)  # any x86 with AVX2 and FMA
 
 @lru_cache
 def host() -> Cpu:
-    """This processor. Without FMA, products and sums would be rounded twice here and once elsewhere."""
+    """Return this processor. FMA is required: without it, a product and sum would be rounded twice, not once."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     name, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features()
-    arm = llvm.get_process_triple().startswith(("aarch64", "arm64"))  # has it always
+    arm = llvm.get_process_triple().startswith(("aarch64", "arm64"))  # always has FMA
     if not arm and not (features.get("avx2") and features.get("fma")):
         raise InputError(
             f"local.step is 'lanes', but this processor ({name}) has no AVX2 and FMA instructions, without which "
@@ -44,7 +44,7 @@ def host() -> Cpu:
         )
     if not (features.get("avx512f") and features.get("avx512vl")):
         return Cpu(name, features.flatten(), NEON if arm else AVX2)
-    if torch.backends.cpu.get_cpu_capability() == "AVX2":  # as ATEN_CPU_CAPABILITY may ask for
+    if torch.backends.cpu.get_cpu_capability() == "AVX2":  # set by ATEN_CPU_CAPABILITY
         return HASWELL
     return Cpu(name, features.flatten(), AVX512)
 
@@ -53,7 +53,7 @@ class Code:
     """Compiled functions of an IR text."""
 
     def __init__(self, text: str, cpu: Cpu) -> None:
-        host()  # whatever the code is for, it is run here
+        host()  # this processor runs the code, whatever `cpu` is
         triple = llvm.get_process_triple()
         versions = (llvmlite.__version__, llvm.llvm_version_info, triple, cpu.name, cpu.features)
         name = hashlib.sha256(repr((versions, text)).encode()).hexdigest()
@@ -66,14 +66,14 @@ class Code:
         self._engine.finalize_object()
 
     def function(self, f: Function) -> Any:
-        """A function to be called while this object lives; other threads of Python run meanwhile."""
+        """Return a callable, valid while this object exists. It releases the GIL."""
         kinds = [ctypes.c_void_p if KINDS[name[0]] == "ptr" else ctypes.c_int64 for name in f.arguments]
         return ctypes.CFUNCTYPE(None, *kinds)(self._engine.get_function_address(f.name))
 
 
 @lru_cache(maxsize=16)
 def compiled(text: str, cpu: Cpu) -> Code:
-    """Return the code of an IR text, made once in a process: all threads may call it."""
+    """Return the code of an IR text, compiled once per process and shared by all threads."""
     return Code(text, cpu)
 
 
@@ -84,7 +84,7 @@ def target_machine(target: Any, cpu: Cpu) -> Any:
 
 
 def parsed(text: str, machine: Any) -> Any:
-    """An IR text as a module, as it is: passes over it took as long as all else, and made it no faster."""
+    """Return the module of an IR text. Optimisation passes doubled the compile time and made it no faster."""
     module = llvm.parse_assembly(text)
     module.triple, module.data_layout = machine.triple, str(machine.target_data)
     return module

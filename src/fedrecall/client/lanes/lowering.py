@@ -1,4 +1,4 @@
-"""What kernels compute of a run's steps: decided before round 1, and sent to every worker."""
+"""The lowering of a run's steps to kernels: decided before round 1 and sent to every worker."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fedrecall.optimisers import SGD, Optimiser
 from fedrecall.recipe.settings import Local
 from fedrecall.vector import FlatModel
 
-NARROW = 16  # channels; wider ones fill vector registers by themselves
+NARROW = 16  # channels; wider convolutions fill vector registers without lanes
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """The model as layers that have kernels, and what else is computed by kernels."""
+    """The model as layers that have kernels, and the other parts of a step that kernels compute."""
 
     chain: Chain
-    pixels: Pixels | None = None  # samples are the bytes of images, and kernels normalise them
-    own_loss: bool = False  # the loss is computed by a kernel too, and not by torch
+    pixels: Pixels | None = None  # normalisation by kernels, if samples are image bytes
+    own_loss: bool = False  # a kernel computes the loss, not torch
 
     @property
     def pays(self) -> bool:
@@ -45,7 +45,7 @@ def lower(
     objective: Objective,
     optimiser: Optimiser,
 ) -> Lowering:
-    """Return what kernels compute; raise `UnsupportedError` where there are none. `x` is any batch."""
+    """Return the lowering; raise `UnsupportedError` if anything has no kernel. `x` is any batch."""
     if "features" in algorithm.needs:
         raise UnsupportedError("features, at which the algorithm looks")
     if type(optimiser) is not SGD:
@@ -55,7 +55,7 @@ def lower(
     if isinstance(transform, Images) and transform.smaller:
         raise UnsupportedError("training on crops that are smaller than the images")
     chain = chain_of(flat, x)
-    # Another model that looks at the batch, as a teacher does, wants it in floats.
+    # Another model that reads the batch, such as a teacher, needs floats.
     reads_bytes = isinstance(transform, Images) and not objective.needs
     pixels = Pixels(*transform.scale_and_shift) if isinstance(transform, Images) and reads_bytes else None
     return Lowering(chain, pixels, is_offset_cross_entropy(objective))
@@ -68,7 +68,7 @@ def is_offset_cross_entropy(objective: Objective) -> bool:
 
 
 def unsupported_reason(lowering: Lowering, algorithm: Algorithm) -> str | None:
-    """Return why no client can be in each lane, whatever the model is: loss and SGD are part of those kernels."""
+    """Return why lanes cannot hold a client each, or None: their kernels include loss and SGD."""
     if algorithm.corrects:
         return "the algorithm changes gradients"
     if not lowering.own_loss:

@@ -1,4 +1,4 @@
-"""Memory that kernels work in: torch's, which begins on a boundary of 64 bytes."""
+"""Working memory of kernels, allocated by torch, which aligns it to 64 bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_BYTES = 2**30
 
 
 def scratch(program: Program) -> Tensor:
-    """What a program works in."""
+    """Return the zeroed working memory of a program; raise `UnsupportedError` if it is too large."""
     if program.scratch_bytes > MOST_BYTES:
         raise UnsupportedError(f"batches whose activations take {program.scratch_bytes / 2**30:.1f} GiB")
     return torch.zeros(program.scratch_bytes // FLOAT)

@@ -1,7 +1,7 @@
-"""Compiled kernels on disk, below the user's cache folder: half a second to make, a few milliseconds to load.
+"""The disk cache of compiled kernels: half a second to compile, a few milliseconds to load.
 
-They are executed, so only what this user has written is read: the folder and its files are this user's alone. A
-checksum finds files that a full disk or a power cut damaged. Where there is no such folder, nothing is kept.
+Cached code is executed, so the folder and its files must belong to this user alone. A checksum detects files that
+a full disk or a power cut damaged. Without such a folder nothing is cached.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ CHECKSUM = hashlib.sha256().digest_size
 
 
 def cached_object(name: str, compile: Callable[[], bytes]) -> bytes:
-    """Return the object code of this name, which stands for all that it was made from."""
+    """Return the object code cached as `name`, a digest of all its inputs; compile it if missing."""
     try:
         folder = own_folder()
-    except (InputError, OSError, RuntimeError):  # no home folder, or not ours, or the disk is full
+    except (InputError, OSError, RuntimeError):  # no home folder, a folder of others, or a full disk
         return compile()
     path = folder / f"{name}.o"
     data = read_object(path)
@@ -36,7 +36,7 @@ def cached_object(name: str, compile: Callable[[], bytes]) -> bytes:
 
 
 def own_folder() -> Path:
-    """Return the folder; raise `InputError` unless it is this user's alone."""
+    """Return the cache folder; raise `InputError` unless it is this user's alone."""
     folder = cache_folder() / "lanes"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
@@ -46,7 +46,7 @@ def own_folder() -> Path:
 
 
 def read_object(path: Path) -> bytes | None:
-    """Return what was written under this name; None if there is nothing, or anything else."""
+    """Return the object code in a file; None if it is missing, not ours or damaged."""
     try:
         found = path.lstat()
         whole = path.read_bytes() if stat.S_ISREG(found.st_mode) and is_only_ours(found) else b""
@@ -64,5 +64,5 @@ def write_object(path: Path, data: bytes) -> None:
 
 
 def checksum_of(path: Path, data: bytes) -> bytes:
-    """Return the checksum of a file's name and content: code for one model is none for another."""
+    """Return the checksum of a file's name and content, so that a renamed file is invalid."""
     return hashlib.sha256(path.name.encode() + b"\n" + data).digest()

@@ -1,4 +1,4 @@
-"""A step with a sample in each lane, all of it by kernels but losses that only torch has."""
+"""A local step with one sample per lane, by kernels except for losses that only torch computes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedrecall.vector import FlatModel, Tensors
 
 
 class LanesStep:
-    """The loss and the gradient of batches of up to `local.batch_size` samples."""
+    """Takes steps by kernels, on batches of up to `local.batch_size` samples."""
 
     def __init__(
         self, lowering: Lowering, flat: FlatModel, objective: Objective, local: Local, cpu: Cpu | None = None
@@ -43,12 +43,12 @@ class LanesStep:
         self._features = self._view(program.at_features, program.chain.features)
         self._logits = self._view(program.at_logits, program.chain.outputs)
         self._gradient = self._view(program.at_logits_gradient, program.chain.outputs)
-        self._samples = 0  # of the batch before
+        self._samples = 0  # of the previous batch
         self._rows = torch.zeros(width + LANES, dtype=torch.long)
         self.read_pixels(lowering.pixels)
         self._offset, self._loss = torch.zeros(program.chain.outputs, LANES), torch.zeros(())
         self._labels, self._scale = torch.zeros(width, dtype=torch.int32), torch.zeros(width)
-        # A product and a sum of SGD are rounded once, on every machine.
+        # SGD uses fused multiply-adds, so that it rounds alike on every machine.
         self._rate, self._decays = torch.zeros(1), local.weight_decay > 0
         self._velocity = torch.zeros_like(flat.w) if local.momentum else None
 
@@ -56,7 +56,7 @@ class LanesStep:
         return self._scratch[place.at // FLOAT :][: rows * self._width].view(rows, self._width)
 
     def read_pixels(self, pixels: Pixels | None) -> None:
-        """Set by which numbers bytes become floats."""
+        """Set the scale and shift that turn bytes into floats."""
         self._pixels = torch.tensor(pixel_table(pixels) if pixels else [0.0])
 
     def begin_client(self, lr: float, client: Tensors) -> None:
@@ -86,14 +86,14 @@ class LanesStep:
         return loss.detach()
 
     def backward(self, gradient: Tensor) -> None:
-        """Fill the model's gradient from that of the logits of the last batch."""
+        """Fill the model's gradient from that of the last batch's logits."""
         samples, flat = len(gradient), self._flat
         self._gradient[:, :samples].copy_(gradient.t())
         self._backward(flat.w.data_ptr(), flat.g.data_ptr(), self._scratch.data_ptr(), self._chunks(samples))
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits of at most as many samples as a step has."""
+        """Return the logits of at most `local.batch_size` samples."""
         self._forward(*self._begin_batch(x))
         return self._logits[:, : len(x)].t().contiguous()
 
@@ -106,19 +106,19 @@ class LanesStep:
         return -(-samples // (self._program.kit.chunk * LANES))
 
     def _begin_batch(self, x: Tensor) -> list[Any]:
-        """Return the arguments that every program begins with."""
+        """Return the first arguments of `forward` and `step` for this batch."""
         samples, chunks = len(x), self._chunks(len(x))
         if samples != self._samples:
             self._begin_batches_of(samples, chunks * self._program.kit.chunk * LANES)
-        # Bytes are channels last as they are stored.
+        # Stored bytes are channels last already.
         last = x.ndim == 4 and not self.reads_bytes
         x = self._x = x.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
         tensors = (self._flat.w, x, self._pixels, self._rows, self._scratch)
         return [*[tensor.data_ptr() for tensor in tensors], chunks]
 
     def _begin_batches_of(self, samples: int, used: int) -> None:
-        """Lanes without a sample of their own repeat the last one, and count nothing. What other batches have left
-        in those that are not used must not be met again: it may not be finite."""
+        """Let spare lanes repeat the last sample with weight zero, and clear what other batches left in unused
+        ones, which may not be finite."""
         torch.arange(len(self._rows), out=self._rows).clamp_(max=samples - 1)
         self._gradient[:, samples:].zero_()
         self._features[:, used:].zero_()

@@ -1,4 +1,4 @@
-"""Convolutions: forward, and backward by the weights and by the input."""
+"""Kernels of convolutions: forward, input gradient and weight gradient."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from fedrecall.client.lanes.kernels.kit import Kit, Positions, row_of
 from fedrecall.client.lanes.kernels.layers import Convolution, Grid
 from fedrecall.client.lanes.kernels.products import Begin, End, by_stretches, outer, stretch_of
 
-MANY = 60  # positions: blocks of channels are chosen as if a row had so many
+MANY = 60  # positions per row that the choice of channel blocks assumes
 
-# Of the first of some positions, and their number: the first tap of a row that they need, and how many.
+# Maps the first of some positions and their number to the first tap that they need and the number of taps.
 Useful = Callable[[Number, int], tuple[Number, Number]]
 
 
 @dataclass(frozen=True)
 class Walk:
-    """How many weights it is from an output, a channel, a row of taps and a tap to the next."""
+    """Strides of the weights between outputs, channels, rows of taps, and taps."""
 
     output: int
     channel: int
@@ -29,7 +29,7 @@ class Walk:
 def every_block(
     kit: Kit, f: Function, groups: int, outputs: int, body: Callable[[Number, Number, int], object]
 ) -> None:
-    """body(group, first output of the group, how many) for blocks of output channels, and for parts of units."""
+    """Emit body(group, first, count) for blocks of each group's output channels, and for parts of units."""
     most, _ = kit.block(outputs, MANY)
 
     def group(j: Number) -> None:
@@ -40,22 +40,22 @@ def every_block(
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a convolution's output, of a block of its channels and a part of the units."""
+    """A row of a convolution's output, for a block of channels and a part of the units."""
 
     kit: Kit
     f: Function
     outputs: int  # channels of the block
     at: Positions
-    x: str  # of the first input channel, the pixel under the first tap
-    steps: tuple[int, int]  # units from a channel and a row of x to the next
-    w: str  # the first tap's weight of the first output and channel
+    x: str  # address of the pixel under the first tap, in the first input channel
+    steps: tuple[int, int]  # units between channels and between rows of x
+    w: str  # address of the first tap's weight, of the first output and channel
     walk: Walk
     kernel: tuple[int, int]
-    rows: Number  # of taps, as they may lie beside x
+    rows: Number  # number of rows of taps; rows outside x are left out
     useful: Useful
 
     def store(self, channels: int, out: Callable[..., str], begin: Begin, end: Callable[..., str]) -> None:
-        """Places are (output of the block, line, position).
+        """Store the row. Sums have indices (output of the block, line, position).
 
         for stretch of input channels:
             for line, block of positions:
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def positions(self) -> int:
-        """Of a block of sums: large ones are faster, but at the edges they need more taps."""
+        """Positions of a block of sums: large blocks are faster, but need more taps at the edges."""
 
         def work(most: int) -> float:
             blocks = evenly(self.at.length, most)
@@ -79,7 +79,7 @@ class Row:
         return min(range(1, self.kit.columns_beside(self.outputs) + 1), key=work)
 
     def _stretch(self, channels: int) -> int:
-        """So many channels that all which a block of sums reads of them stays near. Weights of one client do."""
+        """Return the number of channels whose operands fit in the cache; with one client's weights, all do."""
         height, width = self.kernel
         pixels = height * (self.positions + (width - 1) * self.kit.chunk)
         return stretch_of(channels, height * width * self.outputs + pixels) if self.kit.clients else channels
@@ -92,7 +92,7 @@ class Row:
         self.f.loop(self.at.lines, lambda n: self.f.loop(self.at.length, lambda p: position(n, p)))
 
     def _some(self, first: Number, channels: Number, begin: Begin, end: End) -> None:
-        """The terms of some channels."""
+        """Add the terms of some channels."""
         f, own, other = self.f, self.steps[0], self.walk.channel
         x, w = f.at(self.x, (first, own)), self.kit.weight_at(f, self.w, (first, other))
 
@@ -115,7 +115,7 @@ class Row:
     def _taps(
         self, x: str, w: str, row: Number, size: int, first: Number, taps: Number, sums: Sequence[str]
     ) -> list[str]:
-        """The terms of a row of taps."""
+        """Return the sums after adding the terms of a row of taps."""
         f, walk = self.f, self.walk
         x, w = f.at(x, (row, self.steps[1])), self.kit.weight_at(f, w, (row, walk.row))
 
@@ -129,7 +129,7 @@ class Row:
 
 
 def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
-    """y = ReLU(bias + w * x), of a chunk.
+    """Return the kernel of y = ReLU(bias + w * x) for a chunk.
 
     for group, block of outputs, part, row:
         for position, input, tap: y[output][position] += w[output][input][tap] x[input][position + tap]
@@ -162,16 +162,16 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
 
 
 def under_taps(f: Function, c: Convolution, x: Grid, channel: Number, row: Number) -> str:
-    """The pixel of x under the first tap, for the first position of a row of the output."""
+    """Return the address in x under the first tap, for the first position of an output row."""
     corner = x.start - c.padding[0] * x.row - c.padding[1] * x.pitch
     return f.at("%px", corner, (channel, x.channel), (row, c.stride[0] * x.row))
 
 
 def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Grid | None) -> Function:
-    """The gradient of the input: a convolution of g, the gradient of the output, from the last tap to the first.
+    """Return the kernel of the input gradient: g, the output gradient, convolved from the last tap to the first.
 
-    `x`, where it is given, is the input and came from ReLU: where it is zero, so is the gradient. Rows of taps
-    that lie beside g are left out, and taps that lie beside it for a whole block of positions.
+    `x`, if given, is the input, an output of ReLU: the gradient is zero where x is. Rows of taps outside g are
+    skipped, and so are taps outside g for a whole block of positions.
 
     for group, block of inputs, part, row:
         for position, output, tap: dx[input][position] += w[output][input][tap] g[output][position - tap]
@@ -215,8 +215,8 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
 
 
 def meeting(f: Function, taps: int, beside: int, width: int, samples: int) -> Useful:
-    """Those of so many taps that meet a row of so many pixels, which begins so far beside the first tap, from one
-    of some positions; so many samples of a pixel are next to each other."""
+    """Return the function that selects the taps that overlap a row of `width` pixels. At position 0 the row starts
+    `beside` taps after the first one; `samples` positions share a pixel."""
 
     def useful(first: Number, size: int) -> tuple[Number, Number]:
         left, right = (f.quotient(position, samples) for position in (first, f.index(first, size - 1)))
@@ -227,7 +227,7 @@ def meeting(f: Function, taps: int, beside: int, width: int, samples: int) -> Us
 
 
 def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Function:
-    """dw and db of a chunk, added to what is there; g is the gradient of the output, before ReLU.
+    """Return the kernel that adds dw and db of a chunk; g is the gradient of the output before ReLU.
 
     for row of g, group, block of outputs, input, row of taps, part:
         for line, position, tap: dw[output][input][tap] += g[output][position] x[input][position + tap]
@@ -272,7 +272,7 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
 
 
 def add_terms(f: Function, at: Positions, places: list[str], term: Callable[..., list[str]]) -> None:
-    """To the sums there, term(line, position, *sums) of all positions."""
+    """Update the sums at `places` by term(line, position, *sums) for all positions."""
 
     def line(n: Number, *sums: str) -> list[str]:
         return f.loop(at.length, lambda p, *sums: term(n, p, *sums), sums)

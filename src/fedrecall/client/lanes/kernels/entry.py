@@ -1,4 +1,4 @@
-"""Samples into lanes."""
+"""Kernels that load samples into lanes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fedrecall.client.lanes.kernels.layers import Grid, Pixels
 
 
 def choose(kit: Kit, name: str, units: int) -> Function:
-    """The samples of a step, and their labels, for all lanes: `prows` are those of the first lane's client, and
-    those of the next one's lie `istride` further. Units behind the last sample repeat it.
+    """Return the kernel that selects a step's samples and labels for all lanes. `prows` holds the rows of the
+    first lane's client; those of the next are `istride` further. Units after the last sample repeat it.
 
     for unit, lane
     """
@@ -22,16 +22,15 @@ def choose(kit: Kit, name: str, units: int) -> Function:
         row = f.at("%prows", (lane, "%istride"), own, size=ADDRESS)
         f.copy("i64", row, f.at("%pchosen", place, size=ADDRESS))
         label = f.at("%ptarget", f.number(row), size=ADDRESS)
-        f.copy("i32", label, f.at("%plabels", place, size=FLOAT))  # its lower half
+        f.copy("i32", label, f.at("%plabels", place, size=FLOAT))  # the lower half of an int64
 
     f.loop(units, lambda u: f.loop(LANES, lambda lane: one(u, lane)))
     return f.done()
 
 
 def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, *, pixels: bool) -> Function:
-    """A unit of samples, each a row of floats or of bytes, images channels last: a lane each. `prows` are their
-    numbers, and those of the next unit, for which memory is asked in time. `ppixels` is the table by which bytes
-    become numbers (`pixel_table`).
+    """Return the kernel that loads a unit of samples, one per lane: floats or bytes, images channels last. `prows`
+    holds the rows of this unit and of the next, which is prefetched; `ppixels` is the `pixel_table`.
 
     for block of sixteen numbers of a sample
     """
@@ -55,25 +54,25 @@ def gather(kit: Kit, name: str, sample: tuple[int, ...], grid: Grid, *, pixels: 
 
     f.loop(size // LANES, lambda b: block(f.index((b, LANES))))
     if size % LANES:
-        block(size - LANES)  # some of them once more
+        block(size - LANES)  # overlaps the block before
     return f.done()
 
 
 def places_of(sample: tuple[int, ...], grid: Grid) -> list[int]:
-    """Where the numbers of a sample go; features are an image of one pixel."""
+    """Return the place of each number of a sample; features are an image of one pixel."""
     channels, height, width = (*sample, 1, 1)[:3]
     pixels = [grid.start + y * grid.down + x * grid.right for y in range(height) for x in range(width)]
     return [pixel + c * grid.channel for pixel in pixels for c in range(channels)]
 
 
 def pixel_table(pixels: Pixels) -> list[float]:
-    """The factors of sixteen bytes in a row, whichever channel the first one is of, and then what is added."""
+    """Return the scales of sixteen consecutive bytes, starting from any channel, and then the shifts."""
     channels = len(pixels.scale)
     return [numbers[i % channels] for numbers in (pixels.scale, pixels.shift) for i in range(LANES + channels)]
 
 
 def scaled(f: Function, channels: int, first: Number, found: list[str]) -> list[str]:
-    """Sixteen bytes at each of these places, of which the first one is of the same channel, as numbers."""
+    """Return sixteen bytes from each place, normalised; all places start at the same channel."""
     channel = f.rest(first, channels)
     scale = f.load_anywhere(f.at("%ppixels", channel, size=FLOAT))
     shift = f.load_anywhere(f.at("%ppixels", LANES + channels, channel, size=FLOAT))
@@ -81,7 +80,7 @@ def scaled(f: Function, channels: int, first: Number, found: list[str]) -> list[
 
 
 def constants(kit: Kit, name: str, values: list[str]) -> str:
-    """A table in the module, and its address."""
+    """Declare a table in the module, and return its address."""
     kind = values[0].split()[0]
     kit.module.declared.add(f"@{name} = private constant [{len(values)} x {kind}] [{', '.join(values)}]")
     return f"@{name}"

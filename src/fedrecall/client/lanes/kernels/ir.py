@@ -1,8 +1,8 @@
 """LLVM IR as text: functions, counted loops with carried values, vectors of floats.
 
-A `unit` is sixteen floats, a lane each, and memory is counted in units. Where the machine's registers hold fewer,
-a unit takes several of them, and what needs many registers works on one part of all units after the other: what
-happens in a lane does not depend on that, so neither do the bits.
+A `unit` is sixteen floats, one per lane, and memory is counted in units. If registers hold fewer floats, a unit
+takes several, and code that needs many registers works on one part of all units at a time. Lanes are independent,
+so this does not change the bits of a result.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ FLOAT = 4  # bytes
 UNIT = LANES * FLOAT
 ADDRESS = 8
 
-Number = int | str  # known when the code is written, or the name of a value
+Number = int | str  # known at code generation, or the name of a value
 Term = Number | tuple[Number, Number]  # a number, or a product
-KINDS = {"p": "ptr", "i": "i64"}  # of arguments, by the first letters of their names
+KINDS = {"p": "ptr", "i": "i64"}  # types of arguments, by the first letters of their names
 ZERO = "zeroinitializer"
 
 
 def real(value: float) -> str:
-    """A float constant as LLVM reads it: the bits of the double that the float32 is."""
+    """Return a float constant in LLVM's notation: the bits of the float32 as a double."""
     (rounded,) = struct.unpack("f", struct.pack("f", value))
     return f"0x{struct.unpack('>Q', struct.pack('>d', rounded))[0]:016X}"
 
 
 def evenly(total: int, most: int) -> list[tuple[int, int, int]]:
-    """`total` in nearly equal blocks of at most `most`: where they begin, how many, and their size, by size.
+    """Split `total` into nearly equal blocks of at most `most`; return (first, number, size) for each size.
 
     >>> evenly(10, 4)
     [(0, 1, 4), (4, 2, 3)]
@@ -42,7 +42,7 @@ def evenly(total: int, most: int) -> list[tuple[int, int, int]]:
 
 
 class Module:
-    """Functions, and what they declare."""
+    """Functions and their declarations."""
 
     def __init__(self) -> None:
         self.bodies: list[str] = []
@@ -85,10 +85,10 @@ class Function:
         given = [f"{KINDS[name[0]]} {value}" for name, value in zip(other.arguments, values, strict=True)]
         self.do(f"call void @{other.name}({', '.join(given)})")
 
-    # Whole numbers and addresses
+    # Integers and addresses
 
     def index(self, *terms: Term) -> Number:
-        """The sum of the terms."""
+        """Return the sum of the terms."""
         known, found = 0, list[str]()
         for term in terms:
             a, b = term if isinstance(term, tuple) else (term, 1)
@@ -115,33 +115,33 @@ class Function:
     smaller = partialmethod(_one_of, "slt", min)
 
     def quotient(self, number: Number, divisor: int) -> Number:
-        """Of a number that is not negative, rounded down."""
+        """Return the quotient of a non-negative number, rounded down."""
         return number // divisor if isinstance(number, int) else self.op(f"udiv i64 {number}, {divisor}")
 
     def rest(self, number: Number, divisor: int) -> Number:
-        """What is left of a number that is not negative when it is divided."""
+        """Return the remainder of a non-negative number."""
         return number % divisor if isinstance(number, int) else self.op(f"urem i64 {number}, {divisor}")
 
     def at(self, address: str, *terms: Term, size: int = UNIT) -> str:
-        """The address of what is so many places further, of `size` bytes each."""
+        """Return the address plus the sum of the terms, in elements of `size` bytes."""
         index = self.index(*terms)
         if index == 0:
             return address
         return self.op(f"getelementptr inbounds [{size} x i8], ptr {address}, i64 {index}")
 
     def number(self, address: str) -> str:
-        """A whole number of memory, of an address's size."""
+        """Load a 64-bit integer."""
         return self.op(f"load i64, ptr {address}, align {ADDRESS}")
 
     def prefetch(self, address: str) -> None:
-        """Begin to fetch what will be read soon."""
+        """Prefetch memory that will be read soon."""
         self.module.declared.add("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.do(f"call void @llvm.prefetch.p0(ptr {address}, i32 0, i32 3, i32 1)")
 
     # Vectors
 
     def _use(self, lanes: int, part: Number) -> None:
-        """Vectors of so many lanes: all of a unit, or those of a part that begins `part` bytes in it."""
+        """Use vectors of `lanes` lanes: a whole unit, or the part of it from byte `part` on."""
         self.lanes, self._part = lanes, part
         self.vector, self.whole, self.mask = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i1"))
 
@@ -152,7 +152,7 @@ class Function:
         return "<" + ", ".join([f"i32 {value}"] * self.lanes) + ">"
 
     def load(self, address: str) -> str:
-        """Of a unit, the part at hand."""
+        """Load the current part of a unit."""
         place = self.at(address, self._part, size=1)
         return self.op(f"load {self.vector}, ptr {place}, align {self.lanes * FLOAT}")
 
@@ -161,16 +161,16 @@ class Function:
         self.do(f"store {self.vector} {value}, ptr {place}, align {self.lanes * FLOAT}")
 
     def load_anywhere(self, address: str) -> str:
-        """From an address that is no multiple of the vector's size."""
+        """Load from an address that is not aligned to the vector's size."""
         return self.op(f"load {self.vector}, ptr {address}, align {FLOAT}")
 
     def load_bytes(self, address: str) -> str:
-        """Sixteen bytes from anywhere, as floats from 0 to 255."""
+        """Load sixteen bytes from any address, as floats from 0 to 255."""
         small = self.op(f"load <{LANES} x i8>, ptr {address}, align 1")
         return self.op(f"uitofp <{LANES} x i8> {small} to {self.vector}")
 
     def store_first(self, count: int, value: str, address: str) -> None:
-        """Of sixteen floats at any address, the part at hand, and of that what is among the first ones."""
+        """Store the current part of a unit to any address, but only lanes among the first `count`."""
         address = self.at(address, self._part, size=1)
         if count == LANES:
             self.do(f"store {self.vector} {value}, ptr {address}, align {FLOAT}")
@@ -184,24 +184,24 @@ class Function:
         self.do(f"call void {name}({self.vector} {value}, ptr {address}, i32 {FLOAT}, {self.mask} {kept})")
 
     def copy(self, kind: str, source: str, target: str) -> None:
-        """A single thing of a kind from one place to another."""
+        """Copy a single value of LLVM type `kind`."""
         self.do(f"store {kind} {self.op(f'load {kind}, ptr {source}')}, ptr {target}")
 
     def spread(self, address: str) -> str:
-        """One float of memory in every lane."""
+        """Load one float into every lane."""
         scalar = self.op(f"load float, ptr {address}, align {FLOAT}")
         one = self.op(f"insertelement {self.vector} poison, float {scalar}, i32 0")
         same = f"{self.whole} zeroinitializer"
         return self.op(f"shufflevector {self.vector} {one}, {self.vector} poison, {same}")
 
     def ones(self) -> str:
-        """The address of a unit of ones."""
+        """Return the address of a unit of ones."""
         values = ", ".join([f"float {real(1.0)}"] * LANES)
         self.module.declared.add(f"@ones = private constant [{LANES} x float] [{values}], align {UNIT}")
         return "@ones"
 
     def store_total(self, value: str, address: str) -> None:
-        """The sum over all lanes, one after the other, as a float."""
+        """Store the sum over all lanes, added in order, as a float."""
         name = f"@llvm.vector.reduce.fadd.v{self.lanes}f32"
         self.module.declared.add(f"declare float {name}(float, {self.vector})")
         total = self.op(f"call float {name}(float {real(-0.0)}, {self.vector} {value})")
@@ -227,7 +227,7 @@ class Function:
     div = partialmethod(_two, "fdiv")
 
     def fma(self, a: str, b: str, c: str) -> str:
-        """a * b + c, rounded once."""
+        """Return a * b + c, rounded once."""
         v, name = self.vector, f"@llvm.fma.v{self.lanes}f32"
         self.module.declared.add(f"declare {v} {name}({v}, {v}, {v})")
         return self.op(f"call {v} {name}({v} {a}, {v} {b}, {v} {c})")
@@ -236,36 +236,36 @@ class Function:
         return self.op(f"fcmp {how} {self.vector} {a}, {b}")
 
     def equal(self, a: str, b: Number) -> str:
-        """Where whole numbers are this one."""
+        """Return the mask of lanes where integers equal `b`."""
         return self.op(f"icmp eq {self.whole} {a}, {self._whole(b)}")
 
     def _whole(self, number: Number) -> str:
-        """A whole number in every lane."""
+        """Return an integer in every lane."""
         if isinstance(number, int):
             return self.whole_constant(number)
         one = self.op(f"insertelement {self.whole} poison, i32 {self.op(f'trunc i64 {number} to i32')}, i32 0")
         return self.op(f"shufflevector {self.whole} {one}, {self.whole} poison, {self.whole} zeroinitializer")
 
     def more(self, a: str, b: Number) -> str:
-        """Where whole numbers are larger than this one."""
+        """Return the mask of lanes where integers exceed `b`."""
         return self.op(f"icmp sgt {self.whole} {a}, {self._whole(b)}")
 
     def most(self, a: str) -> str:
-        """The largest whole number of all lanes."""
+        """Return the largest integer of all lanes."""
         name = f"@llvm.vector.reduce.smax.v{self.lanes}i32"
         self.module.declared.add(f"declare i32 {name}({self.whole})")
         return self.op(f"sext i32 {self.op(f'call i32 {name}({self.whole} {a})')} to i64")
 
     def whole_op(self, name: str, a: str, b: int) -> str:
-        """Of whole numbers in all lanes and a constant: add, sub, shl, ashr."""
+        """Apply add, sub, shl or ashr to the integers in all lanes and a constant."""
         return self.op(f"{name} {self.whole} {a}, {self.whole_constant(b)}")
 
     def bits(self, a: str) -> str:
-        """Floats as the whole numbers that they look like."""
+        """Return the bits of floats as integers."""
         return self.op(f"bitcast {self.vector} {a} to {self.whole}")
 
     def looks_like(self, a: str) -> str:
-        """The floats that look like these whole numbers."""
+        """Return the floats with these bits."""
         return self.op(f"bitcast {self.whole} {a} to {self.vector}")
 
     def either(self, a: str, b: str) -> str:
@@ -278,11 +278,11 @@ class Function:
         return self.op(f"select {self.mask} {mask}, {self.whole} {a}, {self.whole} {b}")
 
     def where_positive(self, decides: str, value: str) -> str:
-        """The value, or zero where what decides is <= 0. What is not a number is let through, as torch does."""
+        """Return the value, or zero where `decides` <= 0. A NaN in `decides` keeps the value, as in torch."""
         return self.select(self.compare("ugt", decides, ZERO), value, ZERO)
 
     def transposed(self, rows: Sequence[str]) -> list[str]:
-        """A square block turned over, by log2(16) rounds of exchanges."""
+        """Return the transpose of a 16 x 16 block, by log2(16) rounds of exchanges."""
         found, w, h = list(rows), LANES, 1
         while h < w:
             for i in (i for i in range(w) if not i & h):
@@ -304,7 +304,7 @@ class Function:
         self._block = label
 
     def loop(self, count: Number, body: Callable[..., Any], carried: Sequence[str] = ()) -> list[str]:
-        """body(i, *carried) -> carried, for i = 0, 1, .. below count, at least once. One round is not a loop."""
+        """Emit a loop of body(i, *carried) -> carried for i = 0, 1, .. below count, run at least once."""
         if count == 1:
             out = body(0, *carried)
             return list(out) if carried else []
@@ -312,7 +312,7 @@ class Function:
         self.do(f"br label {tag}")
         self._begin(tag[1:])
         i, names = self._new("i"), [self._new("c") for _ in carried]
-        place = len(self.lines)  # the phis are written when the end is known
+        place = len(self.lines)  # phis are inserted when the end of the loop is known
         out = body(i, *names)
         after = self.op(f"add nuw nsw i64 {i}, 1")
         phis = [f"  {i} = phi i64 [ 0, %{before} ], [ {after}, %{self._block} ]"]
@@ -324,7 +324,7 @@ class Function:
         return list(out) if carried else []
 
     def when(self, number: Number, body: Callable[[], object]) -> None:
-        """body() if the number is not zero."""
+        """Emit body(), executed if the number is not zero."""
         tag = self._new("W")
         self.do(f"br i1 {self.op(f'icmp ne i64 {number}, 0')}, label {tag}, label {tag}E")
         self._begin(tag[1:])
@@ -333,7 +333,7 @@ class Function:
         self._begin(f"{tag[1:]}E")
 
     def parts(self, lanes: int, body: Callable[[Number], object]) -> None:
-        """body(part) for each part of so many lanes: within, what is loaded and stored is this part of units."""
+        """Emit body(part) for each part of `lanes` lanes, in which loads and stores are of this part of units."""
 
         def part(i: Number) -> None:
             self._use(lanes, self.index((i, lanes * FLOAT)))
@@ -343,6 +343,6 @@ class Function:
         self.loop(LANES // lanes, part)
 
     def blocks(self, total: int, most: int, body: Callable[[Number, int], object]) -> None:
-        """body(first, size) for nearly equal blocks of at most `most`; the size is known when code is written."""
+        """Emit body(first, size) for nearly equal blocks of at most `most`; sizes are known at code generation."""
         for start, count, size in evenly(total, most):
             self.loop(count, lambda i, start=start, size=size: body(self.index((i, size), start), size))

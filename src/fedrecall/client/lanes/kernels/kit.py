@@ -1,4 +1,4 @@
-"""What all kernels of a program share: the machine they are for, and what is in a lane."""
+"""The properties that all kernels of a program share: the machine, and the content of a lane."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedrecall.client.lanes.kernels.layers import Grid
 
 @dataclass(frozen=True)
 class Machine:
-    """The registers of a processor. They decide how fast the code is, and none of its bits."""
+    """The vector registers of a processor. They affect the speed of the code, but not its results."""
 
-    lanes: int  # floats of a register
+    lanes: int  # floats per register
     registers: int
-    spare: int = 0  # registers that floats take which are spread over the lanes
+    spare: int = 0  # registers for floats that are spread over all lanes
 
 
 AVX512 = Machine(LANES, 32, spare=2)
@@ -25,22 +25,21 @@ NEON = Machine(4, 32)
 
 @dataclass(frozen=True)
 class Kit:
-    """A client in each lane: then a weight is a unit. Or a sample of one client: then it is a float."""
+    """With `clients`, each lane holds a client, and a weight is a unit; else a sample, and a weight is a float."""
 
     clients: bool
-    chunk: int  # samples (units) that go through the layers on images together; the order of sums depends on it
+    chunk: int  # units that pass spatial layers together; the order of sums depends on it
     machine: Machine
     module: Module = field(default_factory=Module)
 
-    # Blocks of sums that stay in registers, with a value of each column and one of a row: one that does not fit
-    # costs half the speed.
+    # A block of sums must fit in registers with a value of each column and one of a row, or it halves the speed.
 
     @property
     def registers(self) -> int:
         return self.machine.registers - (0 if self.clients else self.machine.spare)
 
     def block(self, rows: int, columns: int) -> tuple[int, int]:
-        """The block by which a product of so many rows and columns takes the least time: benchmarks/lanes.py."""
+        """Return the block of least cost for a product of this size; see benchmarks/lanes.py."""
         sides = range(1, self.registers)
         fitting = [(q, p) for q in sides for p in sides if (q + 1) * p < self.registers]
 
@@ -51,19 +50,19 @@ class Kit:
         return min(fitting, key=work)
 
     def cost(self, rows: int, columns: int) -> float:
-        """The work of a term of a block's sums: products, and loads. Weights of clients come from far away."""
+        """Return the cost of a term of a block's sums: products, and loads, which cost more with `clients`."""
         return rows * columns + (rows + columns + 2) / (2 if self.clients else 4)
 
     def columns_beside(self, rows: int) -> int:
-        """The columns of a block of so many rows."""
+        """Return the columns that fit in a block of this many rows."""
         return max(1, (self.registers - 1) // (rows + 1))
 
     def rows_beside(self, columns: int) -> int:
-        """The rows of a block of so many columns, whose sums come from memory: larger ones were no faster."""
+        """Return the rows of a block whose sums come from memory; larger blocks were no faster."""
         return max(1, min(self.registers - 1, 20) // columns - 1)
 
     def parts(self, f: Function, body: Callable[[Number], object]) -> None:
-        """body(part) for the parts of units that fit into a register."""
+        """Emit body(part) for the parts of units that fit in a register."""
         f.parts(self.machine.lanes, body)
 
     # Weights
@@ -76,7 +75,7 @@ class Kit:
         return f.at(address, *terms, size=self.weight_size)
 
     def weight(self, f: Function, address: str, *terms: Term) -> str:
-        """A weight in every lane."""
+        """Load a weight into every lane."""
         place = self.weight_at(f, address, *terms)
         return f.load(place) if self.clients else f.spread(place)
 
@@ -85,12 +84,12 @@ class Kit:
 class Positions:
     """The pixels of a row and the samples of the chunk, as `lines` rows of `length` positions.
 
-    Where neighbouring pixels are neighbours in both grids, it is one line through all samples.
+    If pixels are contiguous in both grids, one line covers all samples.
     """
 
     lines: int
     length: int
-    source: int  # units from a position to the next
+    source: int  # units from one position to the next
     target: int
 
     @classmethod
@@ -101,5 +100,5 @@ class Positions:
 
 
 def row_of(f: Function, address: str, grid: Grid, channel: Number, row: Number) -> str:
-    """The first pixel of a row of an image."""
+    """Return the address of the first pixel of an image row."""
     return f.at(address, grid.start, (channel, grid.channel), (row, grid.down))

@@ -1,4 +1,4 @@
-"""The layers that there are kernels for, and how what is between them lies in memory."""
+"""The layers that have kernels, and the memory layout of the images between them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 class Grid:
     """Images of a chunk of samples: [channel][row][column][sample of the chunk], counted in units.
 
-    Around each image may be a border of zeros, and between its pixels room for them, that nobody ever writes to.
+    An image may have a border of zeros, and zeros between its pixels, which are never written to.
     """
 
     channels: int
     height: int
     width: int
-    pitch: int  # units from a pixel to the next
+    pitch: int  # units from one pixel to the next
     top: int = 0  # rows of the border, above and below
-    left: int = 0  # its columns, on both sides
-    between: tuple[int, int] = (1, 1)  # rows and columns from a pixel to the next
-    more: tuple[int, int] = (0, 0)  # rows and columns that follow the last pixel
+    left: int = 0  # columns of the border, on both sides
+    between: tuple[int, int] = (1, 1)  # rows and columns from one pixel to the next
+    more: tuple[int, int] = (0, 0)  # rows and columns after the last pixel
 
     @property
     def row(self) -> int:
-        """Units from a row of memory to the next."""
+        """Units from one row of memory to the next."""
         return ((self.width - 1) * self.between[1] + 1 + self.more[1] + 2 * self.left) * self.pitch
 
     @property
@@ -36,12 +36,12 @@ class Grid:
 
     @property
     def start(self) -> int:
-        """Where the first pixel is."""
+        """Offset of the first pixel."""
         return self.top * self.row + self.left * self.pitch
 
     @property
     def down(self) -> int:
-        """Units from a row of pixels to the next."""
+        """Units from one row of pixels to the next."""
         return self.between[0] * self.row
 
     @property
@@ -54,7 +54,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Convolution:
-    """Weights are [output][row][column][input] from `weight` on in the model's vector: channels last."""
+    """Weights are [output][row][column][input] (channels last) from offset `weight` of the model's vector."""
 
     inputs: int  # channels
     outputs: int
@@ -72,13 +72,13 @@ class Convolution:
 
     @property
     def group(self) -> Pair:
-        """Channels of a group: inputs, outputs."""
+        """Input and output channels of a group."""
         return self.inputs // self.groups, self.outputs // self.groups
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """The largest of a window, or the mean."""
+    """Max-pooling if `largest`, else mean-pooling."""
 
     largest: bool
     kernel: Pair
@@ -102,7 +102,7 @@ Layer = Spatial | Linear
 
 
 def after(layer: Spatial, height: int, width: int) -> Pair:
-    """Rows and columns of a layer's output."""
+    """Return the rows and columns of a layer's output."""
     (kh, kw), (sh, sw) = layer.kernel, layer.stride
     ph, pw = layer.padding if isinstance(layer, Convolution) else (0, 0)
     return (height + 2 * ph - kh) // sh + 1, (width + 2 * pw - kw) // sw + 1
@@ -110,7 +110,7 @@ def after(layer: Spatial, height: int, width: int) -> Pair:
 
 @dataclass(frozen=True)
 class Pixels:
-    """Samples that lie as bytes, channels last: an input is shift + scale * byte, by its channel."""
+    """Normalisation of samples stored as bytes, channels last: shift + scale * byte, by channel."""
 
     scale: tuple[float, ...]
     shift: tuple[float, ...]
@@ -118,7 +118,7 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Chain:
-    """A model as layers, one after the other: those on images, then those on features."""
+    """A model as a sequence of layers: spatial layers on images, then linear layers on features."""
 
     sample: tuple[int, ...]  # the shape of an input: (features,) or (channels, height, width)
     spatial: tuple[Spatial, ...]
@@ -127,7 +127,7 @@ class Chain:
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
-        """Channels, rows and columns of the input and of the outputs of the layers on images."""
+        """Channels, rows and columns of the input and of each spatial layer's output."""
         channels, height, width = self.sample if len(self.sample) == 3 else (self.sample[0], 1, 1)
         found = [(channels, height, width)]
         for layer in self.spatial:
@@ -138,7 +138,7 @@ class Chain:
 
     @property
     def features(self) -> int:
-        """Of the first layer on features, or of the output if there is none."""
+        """Inputs of the first linear layer, or outputs of the chain if there is none."""
         channels, height, width = self.shapes[-1]
         return channels * height * width
 

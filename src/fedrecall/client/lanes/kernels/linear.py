@@ -1,4 +1,4 @@
-"""Linear layers on features [feature][unit]: forward, and backward by the input and by the weights."""
+"""Kernels of linear layers on features [feature][unit]: forward, input gradient and weight gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedrecall.client.lanes.kernels.vectors import Give
 
 
 def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:
-    """y = ReLU(bias + w x)
+    """Return the kernel of y = ReLU(bias + w x).
 
     for output, unit:
         for feature: y[output][unit] += w[output][feature] x[feature][unit]
@@ -28,7 +28,7 @@ def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:
 
 
 def input_gradient(kit: Kit, name: str, c: Linear, units: int, *, after_relu: bool) -> Function:
-    """dx = w^T g; zero where the input is, if that came from ReLU.
+    """Return the kernel of dx = w^T g, which is zero where x is if x is an output of ReLU.
 
     for feature, unit:
         for output: dx[feature][unit] += w[output][feature] g[output][unit]
@@ -44,7 +44,7 @@ def input_gradient(kit: Kit, name: str, c: Linear, units: int, *, after_relu: bo
 
 
 def weight_gradient(kit: Kit, name: str, c: Linear, units: int, give: Give) -> Function:
-    """A client in each lane: dw = g x^T and db, each given away at once.
+    """Return the kernel of dw = g x^T and db with a client per lane, each passed to `give` at once.
 
     for output, feature:
         for unit: dw[output][feature] += g[output][unit] x[feature][unit]
@@ -61,12 +61,12 @@ def weight_gradient(kit: Kit, name: str, c: Linear, units: int, give: Give) -> F
 
 
 def bias_sum(f: Function, o: Number, units: int) -> str:
-    """The sum over the units of an output's gradient."""
+    """Return the sum over units of an output's gradient."""
     return f.loop(units, lambda u, s: [f.add(s, f.load(f.at("%pg", (o, units), u)))], [ZERO])[0]
 
 
 def turned(kit: Kit, name: str, c: Linear, units: int) -> Function:
-    """x [feature][sample] as [sample][feature]. Behind the last feature is room up to a whole unit.
+    """Return the kernel that transposes x to [sample][feature], padded to whole units of features.
 
     for group of features, unit
     """
@@ -83,7 +83,7 @@ def turned(kit: Kit, name: str, c: Linear, units: int) -> Function:
 
 
 def weight_gradient_of_one(kit: Kit, name: str, c: Linear, units: int) -> Function:
-    """A sample in each lane: dw = g x^T into a plain vector, from x turned over, with features in the lanes.
+    """Return the kernel of dw = g x^T with a sample per lane: from the transposed x to a plain vector.
 
     for output, group of sixteen features:
         for sample: dw[output][feature] += g[output][sample] x[sample][feature]
@@ -107,7 +107,7 @@ def weight_gradient_of_one(kit: Kit, name: str, c: Linear, units: int) -> Functi
 
 
 def bias_gradient(kit: Kit, name: str, c: Linear, units: int) -> Function:
-    """db of each lane.
+    """Return the kernel of db in each lane.
 
     for output, unit
     """

@@ -1,4 +1,4 @@
-"""From logits to the loss and its gradient."""
+"""The kernel of the loss and its gradient."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fedrecall.client.lanes.kernels.kit import Kit
 
 
 def loss(kit: Kit, name: str, classes: int, units: int) -> Function:
-    """Softmax cross-entropy of z + offset: g = scale (softmax - one at the label). In lanes where `pactive` is not
-    zero, `ploss` grows by the sum over units of scale (log of the sum of exp(z + offset) - the label's z).
+    """Return the kernel of softmax cross-entropy of z + offset: g = scale (softmax - one_hot(label)). In lanes
+    with non-zero `pactive`, `ploss` += the sum over units of scale (log sum exp(z + offset) - z[label]).
 
     for unit:
         for class: the largest; for class: exponentials and their sum; for class: g
@@ -29,7 +29,7 @@ def loss(kit: Kit, name: str, classes: int, units: int) -> Function:
 
 
 def of_unit(f: Function, classes: int, units: int, u: Number, scale: str) -> str:
-    """The losses of a unit's samples; their gradients are stored."""
+    """Return the losses of a unit's samples, and store their gradients."""
     label = f.load_whole(f.at("%plabel", u))
 
     def z(c: Number) -> str:
@@ -61,8 +61,8 @@ def of_unit(f: Function, classes: int, units: int, u: Number, scale: str) -> str
     return f.add(log(f, total), own)
 
 
-# By the polynomials of Cephes (Moshier): the same operations on every machine.
-HALVES = (0.693359375, -2.12194440e-4)  # of log 2, the first with few bits
+# Polynomials of Cephes (Moshier), so that every machine performs the same operations.
+HALVES = (0.693359375, -2.12194440e-4)  # log 2 is their sum; the first has few bits
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 LOG = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
        2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)  # fmt: skip
@@ -76,11 +76,11 @@ def polynomial(f: Function, x: str, coefficients: tuple[float, ...]) -> str:
 
 
 def exp(f: Function, x: str) -> str:
-    """exp(x) for x <= 0, zero below -87."""
+    """Return exp(x) for x <= 0, zero below -87."""
     low = f.constant(-87.0)
     tiny = f.compare("olt", x, low)
-    x = f.select(tiny, low, x)  # what is not a number stays
-    magic = f.constant(1.5 * 2**23)  # adding it rounds to a whole number
+    x = f.select(tiny, low, x)  # NaN stays
+    magic = f.constant(1.5 * 2**23)  # adding it rounds to an integer
     rounded = f.fma(x, f.constant(1.44269504088896341), magic)
     n = f.sub(rounded, magic)
     rest = f.fma(n, f.constant(-HALVES[1]), f.fma(n, f.constant(-HALVES[0]), x))
@@ -90,8 +90,8 @@ def exp(f: Function, x: str) -> str:
 
 
 def log(f: Function, x: str) -> str:
-    """log(x) for x >= 1: of a power of two, and of what is left, from the root of 1/2 to that of 2."""
-    n = f.whole_op("ashr", f.whole_op("sub", f.bits(x), 0x3F3504F3), 23)  # of the root of 1/2
+    """Return log(x) for x >= 1, from a power of two and a factor between sqrt(1/2) and sqrt(2)."""
+    n = f.whole_op("ashr", f.whole_op("sub", f.bits(x), 0x3F3504F3), 23)  # bits of sqrt(1/2)
     near = f.op(f"sub {f.whole} {f.bits(x)}, {f.whole_op('shl', n, 23)}")
     rest = f.sub(f.looks_like(near), f.constant(1.0))
     n, square = f.op(f"sitofp {f.whole} {n} to {f.vector}"), f.mul(rest, rest)

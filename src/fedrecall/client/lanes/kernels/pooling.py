@@ -1,4 +1,4 @@
-"""Pooling: the largest of a window or its mean, forward and backward."""
+"""Kernels of max- and mean-pooling, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedrecall.client.lanes.kernels.layers import Grid, Pooling
 
 
 def forward(kit: Kit, name: str, p: Pooling, x: Grid, y: Grid) -> Function:
-    """y = ReLU(the largest, or the mean, of each window of x); of the largest also its seat in the window.
+    """Return the kernel of y = ReLU(max or mean of each window of x); a max also stores its index, the seat.
 
     for channel, row, column, sample:
         for row and column of the window
@@ -25,7 +25,7 @@ def forward(kit: Kit, name: str, p: Pooling, x: Grid, y: Grid) -> Function:
         if p.largest:
             seat = ZERO
             for s, value in enumerate(others, 1):
-                here = f.either(f.compare("ogt", value, result), f.compare("uno", value, value))  # as torch does
+                here = f.either(f.compare("ogt", value, result), f.compare("uno", value, value))  # as in torch
                 result, seat = f.select(here, value, result), f.select_whole(here, f.whole_constant(s), seat)
             f.store_seats(seat, f.at("%pseats", *seat_at(kit, y, channel, row, column, n), size=LANES))
         else:
@@ -41,9 +41,9 @@ def forward(kit: Kit, name: str, p: Pooling, x: Grid, y: Grid) -> Function:
 
 
 def backward(kit: Kit, name: str, p: Pooling, g: Grid, dx: Grid, x: Grid | None) -> Function:
-    """From the gradient of the output to that of the input. Pixels of no window are never written, and stay zero.
+    """Return the kernel of the input gradient. Pixels of no window are never written and stay zero.
 
-    `x`, where it is given, is the input and came from ReLU: where it is zero, so is the gradient.
+    `x`, if given, is the input, an output of ReLU: the gradient is zero where x is.
 
     for channel, row, column, sample:
         for row and column of the window: dx gets g, or adds it where windows overlap
@@ -76,7 +76,7 @@ def backward(kit: Kit, name: str, p: Pooling, g: Grid, dx: Grid, x: Grid | None)
 
 
 def every_pixel(kit: Kit, f: Function, grid: Grid, body: Callable[[Number, Number, Number, Number], None]) -> None:
-    """body(channel, row, column, sample) for all of a chunk."""
+    """Emit body(channel, row, column, sample) for every pixel of a chunk."""
 
     def row(c: Number, r: Number) -> None:
         f.loop(grid.width, lambda j: f.loop(kit.chunk, lambda n: body(c, r, j, n)))

@@ -1,4 +1,4 @@
-"""Sums of products in blocks that stay in registers, and products of matrices by them."""
+"""Sums of products in blocks that stay in registers, and matrix products made of them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from fedrecall.client.lanes.kernels.ir import FLOAT, LANES, UNIT, Function, Number
 from fedrecall.client.lanes.kernels.kit import Kit
 
-NEAR = 256  # units that stay in the nearest cache, with room for others
-FEW = 640  # units that come fast enough though they are more
-PANEL = 4  # blocks of rows of a product whose sums grow together
+NEAR = 256  # units that fit in the L1 cache, with room for other data
+FEW = 640  # units up to which no stretches are needed
+PANEL = 4  # row blocks of a product that share a stretch
 
-Begin = Callable[..., str]  # of a sum's place: its first value
-End = Callable[..., object]  # of a sum and its place: what becomes of it
-Terms = Callable[[Number, Number, Begin, End], None]  # adds some of the terms of all sums: the first, and how many
+Begin = Callable[..., str]  # returns the initial value of a sum, given its indices
+End = Callable[..., object]  # consumes a sum, given its indices
+Terms = Callable[[Number, Number, Begin, End], None]  # adds terms to all sums: the first, and how many
 
 
 def outer(f: Function, sums: Sequence[str], left: Sequence[str], right: Sequence[str]) -> list[str]:
-    """sums[row][column] + left[row] right[column]; sums are one row after the other."""
+    """Return sums[row][column] + left[row] right[column], in row-major order."""
     return [f.fma(a, b, sums[q * len(right) + p]) for q, a in enumerate(left) for p, b in enumerate(right)]
 
 
 def stretch_of(depth: int, each: int) -> int:
-    """How many of so many terms, each of which reads so many units, are near together; all, if these are few."""
+    """Return how many of `depth` terms, which read `each` units each, fit in the cache; all, if they are few."""
     return depth if depth * each <= FEW else max(1, NEAR // each)
 
 
@@ -31,8 +31,8 @@ def by_stretches(
     f: Function, depth: int, stretch: int, *, every: Callable[[Callable[..., None]], None], terms: Terms,
     out: Callable[..., str], begin: Begin, end: Callable[..., str],
 ) -> None:  # fmt: skip
-    """Sums to memory. Between stretches of their terms they lie there too, so that what the terms of a stretch are
-    made of is used for all sums while it is near. `every` visits the places of all sums."""
+    """Store sums, adding terms in stretches whose operands stay in the cache while all sums use them. Between
+    stretches the sums are in memory. `every` visits the indices of all sums."""
 
     def load(*at: Number) -> str:
         return f.load(out(*at))
@@ -53,11 +53,11 @@ def by_stretches(
 
 @dataclass(frozen=True)
 class Factor:
-    """A matrix in memory: units, or floats that are the same for all lanes."""
+    """A matrix in memory: of units, or of floats that all lanes share."""
 
     address: str
-    own: int  # places from a row of the product (or a column) to the next
-    deep: int  # places from a term of its sums to the next
+    own: int  # stride between rows (or columns) of the product
+    deep: int  # stride between terms of a sum
     floats: bool = False
 
     def values(self, f: Function, first: Number, count: int, k: Number) -> list[str]:
@@ -113,7 +113,7 @@ class Product:
         f.blocks(self.rows, PANEL * most, panel)
 
     def _row(self, row: Number, rows: int, first: Number, terms: Number, begin: Begin, end: End) -> None:
-        """Some terms of the sums of a block of rows."""
+        """Add some terms to the sums of a block of rows."""
         f = self.f
 
         def block(column: Number, columns: int) -> None:

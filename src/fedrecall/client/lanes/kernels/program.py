@@ -1,4 +1,4 @@
-"""A chain of layers as kernels: where everything lies in their memory, and which of them runs when."""
+"""Generates the kernels of a chain of layers, their memory layout and the order of their calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedrecall.client.lanes.kernels.layers import (
 
 @dataclass(frozen=True)
 class Place:
-    """Bytes behind an address that a program is called with; what is the next chunk's lies `step` further."""
+    """An offset in bytes from an argument of a program; each chunk adds `step`."""
 
     at: int
     step: int = 0
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel and what it works on."""
+    """A call of a kernel."""
 
     kernel: Function
     places: tuple[Place, ...]
@@ -44,11 +44,10 @@ class Call:
 
 
 class Program(ABC):
-    """Kernels for batches of so many units; `clients`: with a client in each lane, not a sample; `pixels`: samples
-    are bytes.
+    """Kernels for batches of `units`, with a client or a sample per lane. With `pixels`, samples are bytes.
 
-    All of it works in one piece of memory, `scratch_bytes` long, on a boundary of 64 bytes and at first all zeros.
-    Calls are of a chunk where layers are on images, and of all units where they are on features.
+    They work in one block of memory of `scratch_bytes`, aligned to 64 bytes and zero at first. Spatial layers are
+    called per chunk, linear layers for all units.
     """
 
     def __init__(self, chain: Chain, units: int, machine: Machine, *, pixels: bool, clients: bool) -> None:
@@ -57,44 +56,44 @@ class Program(ABC):
         self.chunks = units // self.kit.chunk
         self.scratch_bytes = 0
         learning = [j for j, layer in enumerate(self.spatial) if isinstance(layer, Convolution)]
-        self.first = learning[0] if learning else len(self.spatial)  # layer that learns anything
+        self.first = learning[0] if learning else len(self.spatial)  # the first layer with weights
         self.images_there: list[Call] = []
-        self.images_back: list[Call] = []  # the last layer's first
+        self.images_back: list[Call] = []  # last layer first
         self.features_there: list[Call] = []
         self.features_back: list[Call] = []
-        self.sums: dict[int, tuple[Place, int]] = {}  # of parameters' gradients in each lane, and their number
+        self.sums: dict[int, tuple[Place, int]] = {}  # place and number of the gradient sums, by parameter offset
         self._write_images(pixels=pixels)
         self._write_features()
 
     @property
     def text(self) -> str:
-        """The IR."""
+        """The IR of the program."""
         return self.kit.module.text()
 
     @abstractmethod
     def weight_calls(self, i: int, c: Linear, x: Place, g: Place) -> list[Call]:
-        """What becomes of the gradients of a linear layer's weights, from its input and its output's gradient."""
+        """Return the calls that compute a linear layer's weight gradients, or that also apply them."""
 
-    # Where things lie
+    # Memory layout
 
     def room(self, count: int, size: int = UNIT, step: int = 0) -> Place:
-        """For so many things of a size in bytes."""
+        """Reserve memory for `count` elements of `size` bytes."""
         at, self.scratch_bytes = self.scratch_bytes, self.scratch_bytes + -(-count * size // UNIT) * UNIT
         return Place(at, step)
 
     def _parameter(self, at: int | None) -> Place:
-        """A parameter's place in the vector; a bias that is not there is never looked at."""
+        """Return a parameter's place in the vector; that of a missing bias is never read."""
         return Place((at or 0) * self.kit.weight_size, base="%pw")
 
     def sums_of(self, at: int | None, count: int) -> Place:
-        """Of the gradients of the parameters there."""
+        """Reserve the gradient sums of `count` parameters from offset `at` on."""
         if at is None:
             return Place(0)
         self.sums[at] = self.room(whole_units(count)), count
         return self.sums[at][0]
 
     def _grid(self, j: int) -> Grid:
-        """Of the input of layer j on images, or of the features behind the last."""
+        """Return the grid of the input of spatial layer j, or of the features after the last."""
         shape = self.chain.shapes[min(j, len(self.chain.shapes) - 1)]
         if j == len(self.spatial):
             return Grid(*shape, self.units)
@@ -103,8 +102,8 @@ class Program(ABC):
         return Grid(*shape, self.kit.chunk, top, left)
 
     def _gradient_grid(self, j: int) -> Grid:
-        """Of the gradient of the same. Where a convolution gives the gradient of its own input from it, its pixels
-        are as far apart as the stride, and at both sides is room for taps."""
+        """Return the grid of that input's gradient. If a convolution derives its input gradient from it, pixels
+        are one stride apart, with room for taps on both sides."""
         grid = self._grid(j)
         layer = self.spatial[j - 1] if j else None
         plain = Grid(grid.channels, grid.height, grid.width, grid.pitch)
@@ -117,10 +116,10 @@ class Program(ABC):
         return replace(plain, left=beside, between=layer.stride, more=more)
 
     def _after_relu(self, j: int) -> bool:
-        """Did the input of layer j on images, or what is behind the last, come from ReLU?"""
+        """Whether the input of spatial layer j, or the features after the last, come from ReLU."""
         return j > 0 and self.spatial[j - 1].relu
 
-    # Layers on images
+    # Spatial layers
 
     def _write_images(self, *, pixels: bool) -> None:
         last = len(self.spatial)
@@ -128,7 +127,7 @@ class Program(ABC):
         self.gradients = [self._gradient_grid(j) for j in range(last + 1)]
         self.at_x = [self._inputs_of(j) for j in range(last)]
         self.at_g = [self.room(grid.size) for grid in self.gradients[:last]]
-        for places in (self.at_x, self.at_g):  # features are those of all chunks
+        for places in (self.at_x, self.at_g):  # features of all chunks
             places.append(self.room(whole_units(self.chain.features) * self.units, step=self.kit.chunk * UNIT))
         self.gather = entry.gather(self.kit, "gather", self.chain.sample, self.grids[0], pixels=pixels)
         for j, layer in enumerate(self.spatial):
@@ -138,7 +137,7 @@ class Program(ABC):
                 self._write_pooling(j, layer)
 
     def _inputs_of(self, j: int) -> Place:
-        """Of layer j on images: those of all chunks if they are looked at again on the way back."""
+        """Reserve the input of spatial layer j, for all chunks if the backward pass reads it again."""
         size = self.grids[j].size
         if isinstance(self.spatial[j], Convolution) or self._after_relu(j):
             return self.room(size * self.chunks, step=size * UNIT)
@@ -171,7 +170,7 @@ class Program(ABC):
             kernel = pooling.backward(kit, f"pooling_input_{j}", p, g, self.gradients[j], masked)
             self.images_back.insert(0, Call(kernel, (self.at_g[j + 1], self.at_x[j], self.at_g[j], seats)))
 
-    # Layers on features
+    # Linear layers
 
     def _write_features(self) -> None:
         rooms = [whole_units(c.outputs) * self.units for c in self.chain.linear]
@@ -189,10 +188,10 @@ class Program(ABC):
                 calls.insert(0, Call(kernel, (g, weight, x, back[i])))
             self.features_back[:0] = calls
 
-    # All of it
+    # Passes
 
     def forward_calls(self, f: Function, rows: str) -> None:
-        """From the samples at these rows to the last layer's output."""
+        """Emit the calls from the samples at these rows to the logits."""
 
         def chunk(c: Number) -> None:
             first = self.at_x[0].address(f, c)
@@ -207,21 +206,21 @@ class Program(ABC):
             call.write(f)
 
     def backward_calls(self, f: Function) -> None:
-        """From the gradient of the last layer's output to those of all parameters, summed in each lane."""
+        """Emit the calls from the logits' gradient to the parameters' gradients, summed in each lane."""
         for call in self.features_back:
             call.write(f)
 
         def chunk(before: Number) -> None:
             for call in self.images_back:
-                call.write(f, f.index("%ichunks", (before, -1), -1))  # what is still near comes first
+                call.write(f, f.index("%ichunks", (before, -1), -1))  # last first: still in the cache
 
         if self.images_back:
             f.loop("%ichunks", chunk)
 
 
 def chunk_of(chain: Chain, units: int) -> int:
-    """How many units go through the layers on images together: by the model and the batch alone. Two fill the
-    registers where a row is short, and more would not stay in the cache."""
+    """Return the units that pass spatial layers together, which depend on model and batch alone. Two fill the
+    registers if rows are short; more would not stay in the cache."""
     return 2 if chain.spatial and units % 2 == 0 else 1
 
 
@@ -234,7 +233,7 @@ def whole_units(count: int) -> int:
 
 
 def with_pooling_last(layers: tuple[Spatial, ...]) -> list[Spatial]:
-    """Behind a convolution, a pooling of single pixels brings the images into the order of features."""
+    """Add a 1 x 1 pooling after a last convolution, to bring its images into the order of features."""
     if layers and isinstance(layers[-1], Convolution):
         last = layers[-1]
         return [*layers[:-1], replace(last, relu=False), Pooling(False, (1, 1), (1, 1), last.relu)]

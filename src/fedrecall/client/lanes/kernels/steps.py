@@ -1,4 +1,4 @@
-"""What programs are called by: a step with a sample in each lane, or all steps with a client in each."""
+"""Entry points of programs: one step with a sample per lane, or all steps with a client per lane."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedrecall.client.lanes.kernels.loss import loss
 from fedrecall.client.lanes.kernels.program import Call, Place, Program, whole_units
 
 OF_SAMPLES = ("pw", "px", "ppixels", "prows", "pscratch", "ichunks")
-# What a step of sixteen clients is given: that is theirs alone, or the same for all.
+# Arguments of a step of sixteen clients: those of the group, and those shared by all groups.
 OF_GROUP = ("pw", "prows", "poffset", "ploss")
 OF_ALL = ("px", "ppixels", "ptarget", "pscale", "pscratch", "istride", "isize", "ichunks")
 
 
 class SamplesProgram(Program):
-    """A sample in each lane: `forward` from the rows of a batch to its logits, `backward` from their gradient to
-    that of the weights, `step` from the rows to the loss and the gradient, and the arithmetic of SGD."""
+    """One sample per lane. `forward` computes logits from the rows of a batch, `backward` the weights' gradient
+    from the logits' gradient, `step` loss and gradient from the rows; `decay` and `descend` are SGD."""
 
     def __init__(
         self, chain: Chain, units: int, machine: Machine, momentum: float, decay: float, *, pixels: bool
@@ -43,7 +43,7 @@ class SamplesProgram(Program):
             Call(self._lane_sums, (place, to), (whole_units(count) // LANES,)).write(f)
 
     def _step(self) -> Function:
-        """All of a step but SGD: `plabels` are whole numbers of 32 bits, `pscale` what each sample counts."""
+        """Return the kernel of a step without SGD; `plabels` are int32, `pscale` the samples' weights."""
         of_logits, losses = loss(self.kit, "loss", self.chain.outputs, self.units), self.room(1)
         f = Function(self.kit.module, "step", *OF_SAMPLES, "pg", "poffset", "plabels", "pscale", "ploss")
         self.forward_calls(f, "%prows")
@@ -69,7 +69,7 @@ class SamplesProgram(Program):
 
 
 class ClientsProgram(Program):
-    """A client in each lane: `run` takes steps of SGD, the loss and all."""
+    """One client per lane: `run` takes whole steps, including the loss and SGD."""
 
     def __init__(
         self, chain: Chain, units: int, machine: Machine, momentum: float, decay: float,
@@ -85,8 +85,7 @@ class ClientsProgram(Program):
         return [Call(kernel, (g, x, Place(0, base="%pw"), Place(0, base="%prate")))]
 
     def _step(self) -> Function:
-        """One step of sixteen clients: where its rows and the target of all samples are, what each sample counts,
-        and a rate for each lane and whether it takes the step."""
+        """Return the kernel of one step of sixteen clients; `prate` holds each lane's rate and activity flag."""
         kit, units = self.kit, self.units
         move = vectors.move(kit, "move", self._update)
         choose, of_logits = entry.choose(kit, "choose", units), loss(kit, "loss", self.chain.outputs, units)
@@ -103,9 +102,9 @@ class ClientsProgram(Program):
         return f.done()
 
     def _run(self, step: Function) -> Function:
-        """Some steps of several groups of sixteen clients, one group after the other; what is a group's own lies
-        behind that of the group before. Of its steps a client has taken `ibegun` before, and has to take `psteps`.
-        `ifirst`: weights are those of `pstart` at first. `ilast`: at last they are added up, times their shares.
+        """Return the kernel of some steps of several groups of sixteen clients, with data consecutive in memory.
+        A client has taken `ibegun` of its `psteps` steps before. `ifirst`: first copy the weights from `pstart`.
+        `ilast`: finally add the weights, times their shares, to `psums`.
 
         for group:
             for step

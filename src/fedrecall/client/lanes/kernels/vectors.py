@@ -1,4 +1,4 @@
-"""Vectors of clients' weights, and sums of gradients: how they begin, and what becomes of them."""
+"""Kernels on weight vectors and gradient sums: initialisation, SGD, and sums over lanes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from fedrecall.client.lanes.kernels.ir import FLOAT, LANES, ZERO, Function, Number
 from fedrecall.client.lanes.kernels.kit import Kit
 
-Give = Callable[[Function, str, Number], None]  # what is done with a gradient and its place in the vector
+Give = Callable[[Function, str, Number], None]  # consumes a gradient and its index in the vector
 
 
 def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, velocity: int) -> None:
-    """w += rate (g + decay w), or along the velocity, which lies `velocity` units behind the weights.
+    """Emit w += rate (g + decay w), or along the velocity, which starts `velocity` units after the weights.
 
-    `prate` is the negative rate of each lane, and behind it what tells the lanes that still take steps: not zero.
-    The others keep their weights, whatever g is.
+    `prate` holds the negative rate of each lane, then a flag: non-zero in lanes that still take steps. The other
+    lanes keep their weights, whatever g is.
     """
     place, rate, active = f.at("%pw", at), f.load("%prate"), f.load(f.at("%prate", 1))
     w = f.load(place)
@@ -24,13 +24,13 @@ def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, ve
         behind = f.at(place, velocity)
         g = f.fma(f.constant(momentum), f.load(behind), g)
         f.store(g, behind)
-    none = f.constant(-0.0)  # to add that to w changes not even a zero's sign
+    none = f.constant(-0.0)  # adding it to w does not even change a zero's sign
     g = f.select(f.compare("une", active, ZERO), g, none)
     f.store(f.fma(rate, g, w), place)
 
 
 def start(kit: Kit, name: str, count: int, cleared: int) -> Function:
-    """A vector of so many floats in every lane, and so many units of zeros behind it."""
+    """Return the kernel that copies `count` floats to every lane and clears `cleared` units after them."""
     f = Function(kit.module, name, "pfrom", "pw")
     f.loop(count, lambda i: f.store(f.spread(f.at("%pfrom", i, size=FLOAT)), f.at("%pw", i)))
     if cleared:
@@ -39,7 +39,7 @@ def start(kit: Kit, name: str, count: int, cleared: int) -> Function:
 
 
 def add_up(kit: Kit, name: str, count: int) -> Function:
-    """sums += the sum over lanes of share w: of so many units, a multiple of sixteen, as many floats.
+    """Return the kernel of sums += the sum over lanes of share w; `count` is a multiple of sixteen.
 
     for group of sixteen units
     """
@@ -55,7 +55,7 @@ def add_up(kit: Kit, name: str, count: int) -> Function:
 
 
 def across(f: Function, units: list[str]) -> str:
-    """Of each of sixteen units the sum over its lanes, by halves."""
+    """Return the sum over lanes of each of sixteen units, by pairwise addition."""
     rows = f.transposed(units)
     while len(rows) > 1:
         half = len(rows) // 2
@@ -64,21 +64,21 @@ def across(f: Function, units: list[str]) -> str:
 
 
 def taken(f: Function, place: str) -> str:
-    """A sum that is complete; the next one begins there."""
+    """Return a complete sum, and reset it to zero."""
     value = f.load(place)
     f.store(ZERO, place)
     return value
 
 
 def move(kit: Kit, name: str, give: Give) -> Function:
-    """Sums taken and given away that lie next to each other, as their parameters from `ifirst` on do."""
+    """Return the kernel that passes consecutive sums, for the parameters from `ifirst` on, to `give`."""
     f = Function(kit.module, name, "psums", "pw", "prate", "ifirst", "icount")
     f.loop("%icount", lambda i: give(f, taken(f, f.at("%psums", i)), f.index("%ifirst", i)))
     return f.done()
 
 
 def lane_sums(kit: Kit, name: str) -> Function:
-    """Units taken and made floats, each the sum over its lanes.
+    """Return the kernel that stores the sum over lanes of each unit as a float and resets the unit.
 
     for group of sixteen units
     """
@@ -93,7 +93,7 @@ def lane_sums(kit: Kit, name: str) -> Function:
 
 
 def decay(kit: Kit, name: str, count: int, share: float) -> Function:
-    """g += share w, of so many floats, a multiple of sixteen."""
+    """Return the kernel of g += share w; `count` is a multiple of sixteen."""
     f = Function(kit.module, name, "pw", "pg")
 
     def unit(i: Number) -> None:
@@ -105,7 +105,7 @@ def decay(kit: Kit, name: str, count: int, share: float) -> Function:
 
 
 def descend(kit: Kit, name: str, count: int, momentum: float) -> Function:
-    """w += rate g, or along the velocity v = momentum v + g, of so many floats; the rate is negative."""
+    """Return the kernel of w += rate g, or w += rate v with v = momentum v + g; the rate is negative."""
     f = Function(kit.module, name, "pw", "pg", "pv", "prate")
     rate = f.spread("%prate")
 
