@@ -53,7 +53,7 @@ class Device:
 
     @property
     def rounding(self) -> str:
-        """Its rounding in a run's identity: empty for the CPU, whose bits are the reference."""
+        """The device's entry in a run's identity: empty for the CPU, whose bits are the reference."""
         words = [self.kind, "tf32" if self.tf32 else "", "" if self.deterministic else "nondeterministic"]
         return "" if self.is_cpu else " ".join(filter(None, words))
 
@@ -81,7 +81,7 @@ class Device:
         return memory is not None and size * self.workers <= memory[0] / 4
 
     def fix(self) -> None:
-        """Apply the settings that bits depend on, until torch's state is restored."""
+        """Apply the settings that decide bits, until torch's state is restored."""
         if not self.is_cpu:
             also_fix(self._settings)
 
@@ -103,7 +103,7 @@ class Device:
             yield
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts that bits depend on, for `environment.json`."""
+        """Return the facts that decide bits, for `environment.json`."""
         if self.is_cpu:
             return {"device": "cpu"}
         module, found = torch.get_device_module(self.torch), {"device": self.rounding}

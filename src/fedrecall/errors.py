@@ -12,10 +12,8 @@ if TYPE_CHECKING:
 
 
 class InputError(ValueError):
-    """Bad input. The message is one sentence: which key, which value, what was expected.
-
-    The command line prints it and exits with code 2.
-    """
+    """Bad input. The command line prints the message, one sentence with the key, the value and what was expected,
+    and exits with code 2."""
 
 
 class WriteError(InputError):

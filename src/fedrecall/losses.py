@@ -95,7 +95,7 @@ def reweighted_cross_entropy_from_logs(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """`reweighted_cross_entropy` with precomputed `log_weights`, once per client.
+    """`reweighted_cross_entropy` from the result of `log_weights`, which is computed once per client.
 
     >>> logits, target = torch.tensor([[2.0, 1.0, 9.0]]), torch.tensor([0])
     >>> reweighted_cross_entropy_from_logs(logits, target, log_weights([0.5, 0.5, 0.0]))
@@ -107,7 +107,7 @@ def reweighted_cross_entropy_from_logs(
     weight = None if weight is None else weight.to(logits.dtype)
     losses, counts = _losses(logits, target, log_weight, weight, ignore_index, label_smoothing)
     if reduction == "mean":
-        # Without a label the sum is 0, and so is its quotient by any number but 0.
+        # Without a label the sum is 0, and any nonzero divisor gives 0.
         return losses.sum() / torch.where(counts.sum() == 0, 1.0, counts.sum())
     return losses.sum() if reduction == "sum" else losses
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrecall.errors import InputError
 from fedrecall.options import Shares
 
-FAR = 0.1  # from uniform shares: the accuracy that a model for uniform shares may lose at this distance
+FAR = 0.1  # distance from uniform shares at which a model for them may lose this much accuracy
 NEVER = -1e4  # the least shift, for a class of share zero: finite, to avoid NaN
 TERMS = range(25, 0, -2)  # of 2 atanh(t) = 2 (t + t^3/3 + t^5/5 + ..), for |t| up to .172
 HIGH, LOW = 0.693147180369123816490, 1.90821492927058770002e-10  # log 2 in two parts, the first with few bits
@@ -23,7 +23,7 @@ HIGH, LOW = 0.693147180369123816490, 1.90821492927058770002e-10  # log 2 in two 
 def portable_log(x: Tensor) -> Tensor:
     """Return log(x) in the precision of x.
 
-    On the CPU, unlike torch's own, it has the same bits on every machine: it uses IEEE operations in float64 only.
+    On the CPU, unlike torch's own, it has the same bits everywhere: it uses single IEEE operations in float64.
 
     >>> portable_log(torch.tensor([1.0, 0.5, 0.0]))
     tensor([ 0.0000, -0.6931,    -inf])

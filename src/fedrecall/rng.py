@@ -71,7 +71,7 @@ def stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.rando
     >>> int(stream(0, "sample", round=1).integers(1000)) == int(stream(0, "sample", round=1).integers(1000))
     True
     """
-    parts = [seed, PURPOSES[purpose], round, client % 2**32]  # the pooled client EVERYONE is -1
+    parts = [seed, PURPOSES[purpose], round, client % 2**32]  # EVERYONE is client -1
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(parts)))
 
 
@@ -123,8 +123,7 @@ def torch_stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> to
 def default_generator(
     seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = HERE
 ) -> Iterator[None]:
-    """Seed the default generators of the CPU and the current device, which dropout and initialisation use; restore
-    them on exit."""
+    """Seed torch's default generators, that of the CPU and of the current `device`; restore them on exit."""
     before = generator_states(device)
     drawn = torch_seed(seed, purpose, round, client)
     torch.default_generator.manual_seed(drawn)

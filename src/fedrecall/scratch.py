@@ -40,7 +40,7 @@ class ScratchFolder:
                 f"no temporary folder can be made: {error.strerror or error}; name a folder for it in TMPDIR"
             ) from None
         lock = FileLock(made / OWNER)
-        with contextlib.suppress(OSError, NotImplementedError):  # no locks there: nobody else removes it
+        with contextlib.suppress(OSError, NotImplementedError):  # without locks, no process removes it
             lock.acquire(timeout=0)
         # Renamed once it is locked, so that `remove_abandoned` never sees it unlocked.
         self.path = made.rename(made.with_name(made.name[1:]))

@@ -23,7 +23,7 @@ one_run = threading.RLock()
 def torch_defaults() -> Iterator[None]:
     """Set torch's defaults and restore the previous settings on exit; other threads wait."""
     with one_run, ExitStack() as undo:
-        # A default device is such a mode. Overriding it by a second one would change the kernels of attention.
+        # A default device is a torch-function mode; overriding it by another one changes kernels of attention.
         while torch._C._len_torch_function_stack():
             undo.callback(torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack())
         undo.enter_context(torch.inference_mode(False))
@@ -74,7 +74,7 @@ def fixed_torch_state() -> Iterator[None]:
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Restore the settings from outside the run for a while, for callbacks, which may start other runs."""
+    """Temporarily restore the settings from outside the run, for callbacks, which may start other runs."""
     if not held.stacks:
         yield
         return

@@ -125,8 +125,7 @@ class Evaluator(Observer):
                 live.line |= over_clients
 
     def _means_over_models(self, split: str) -> bool:
-        """Whether each client's own model is evaluated on the whole split; on validation data, only if nothing is
-        exchanged."""
+        """Whether each client's own model is evaluated on the whole split (validation: only without exchange)."""
         return self.algorithm.personal and (split != "validation" or not self.algorithm.exchanges)
 
     def _wants_logits(self, split: str) -> bool:
@@ -196,7 +195,7 @@ class Evaluator(Observer):
     ) -> Predictions:
         """Return predictions for the pooled samples of a split; of "validation", those of `clients` if given.
 
-        The published model predicts or, if clients have own models or statistics, each client's for its samples.
+        The published model predicts or, if clients have own models or statistics, each client's on its samples.
         """
         whole = EvaluateTask(t, 0, split, clients=tuple(clients), logits=logits)
         if not self.own_models:
@@ -218,7 +217,7 @@ class Evaluator(Observer):
         return Predictions.concatenate([r.predictions for r in results if isinstance(r, EvaluateResult)])
 
     def _mean_over_models(self, t: int, engine: Engine, states: StateTable, split: str) -> Line:
-        """Return the mean metrics of the clients' own models, each evaluated only once between exchanges."""
+        """Return mean metrics of the clients' own models; without exchange, only changed ones are evaluated."""
         lines = []
         for client in range(self.federation.population):
             version = states.version(client)

@@ -95,7 +95,7 @@ def standard_error(
 
 
 def learned(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
-    """Return [m]: the gain of model i on its own client's data, after[i, i] - before[i]; NaN without its column."""
+    """Return [m]: the gain of model i on its own client's data, after[i, i] - before[i]; NaN without a column."""
     return means_of_known(np.where(own_pairs(matrix, models, data), -matrix, np.nan), axis=1)
 
 

@@ -310,7 +310,7 @@ class CheckpointTimes(Settings):
 
 
 class Execution(Settings):
-    """Where and how a run executes. It is not part of the recipe's identity: only the device affects results."""
+    """Where and how a run executes; results do not depend on it, except by the rounding of device or engine."""
 
     section: ClassVar[str] = "execution"
     engine: str = Field(

@@ -1,4 +1,4 @@
-"""Read and write the lines of a run's `.jsonl` files, and JSON."""
+"""Read the lines of a run's `.jsonl` files, and convert values to JSON."""
 
 from __future__ import annotations
 

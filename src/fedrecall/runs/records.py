@@ -100,7 +100,7 @@ def changed_since(run: Path, noted: Noted) -> list[str]:
 
 
 def begins_with(content: bytes, note: Mapping[str, Any]) -> bool:
-    """Whether the content begins with the noted one."""
+    """Whether a file's content begins with the noted content."""
     return note_of_content(content[: note["bytes"]]) == {key: note[key] for key in ("bytes", "sha256")}
 
 

@@ -31,8 +31,7 @@ def run_experiment(
 ) -> dict[str, Any]:
     """Run all rounds in an empty folder, or those after a checkpoint; return the summary.
 
-    `observers` see a round's end once it is recorded. Whatever stops the run, it can be resumed after its last
-    completed round.
+    `observers` see the end of a round once it is recorded. A stopped run can be resumed after its last full round.
     """
     return Life(experiment, folder, observers, start).live(notes)
 
@@ -114,7 +113,7 @@ class Life:
     def _end(self, ending: str, seconds: float, unwritten: WriteError | None) -> dict[str, Any]:
         """Save all completed rounds, however the run ended; return the summary."""
         self.engine.close()
-        self.states.roll_back()  # drops the states of an unfinished round
+        self.states.roll_back()  # undoes an unfinished round
         summary: dict[str, Any] = {}
         try:
             summary = self.recorder.end(ending, seconds)

@@ -56,8 +56,7 @@ def replay(
     *,
     force: bool = False,
 ) -> Replayed:
-    """Train a client of a round again; first replay the rounds since the newest earlier checkpoint, with
-    `observers`."""
+    """Train a client of a round again. `observers` see the rounds since the newest checkpoint, played first."""
     if not force:
         refuse_other_run(run, experiment)
     if not 1 <= round <= experiment.recipe.rounds:
