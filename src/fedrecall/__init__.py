@@ -1,7 +1,6 @@
 """Federated learning on clients whose labels differ, without the forgetting.
 
-The public names are listed in `__init__.pyi`. Each is imported when it is first asked for: torch takes a second,
-which nobody pays who only wants help.
+The public names are listed in `__init__.pyi` and imported on first access, so that help does not wait for torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write files whole: to a temporary file, then renamed, so that a full disk or a kill leaves no half file."""
+"""Atomic writes: to a temporary file that is then renamed, so that a full disk or a kill leaves no half file."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ LEFTOVERS = (".*.part.*", ".tmp??????")  # temporary files: ours and those of sa
 def replace_file(path: Path, *, flushed: bool = True, private: bool = False) -> Iterator[Path]:
     """Yield a temporary path next to `path`; rename it onto `path` on success, delete it on failure.
 
-    `flushed` waits until the file is on the disk: a power cut then leaves the old file or the new one. The mode of
-    a `private` file is kept.
+    `flushed` syncs the file to disk before the rename, so that a power cut leaves the old file or the new one. A
+    `private` file keeps the mode it was created with.
     """
     beside = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         with explain_write_errors(path):
-            beside.unlink(missing_ok=True)  # it could be a link, which would lead elsewhere
+            beside.unlink(missing_ok=True)  # a link would redirect the write
             yield beside
-            # safetensors makes its files private, whatever the user's mask is.
+            # safetensors creates private files, whatever the umask.
             if not private and stat.S_IMODE(beside.stat().st_mode) == PRIVATE:
                 beside.chmod(usual_mode(beside))
             if flushed:
@@ -56,7 +56,7 @@ def usual_mode(path: Path) -> int:
 
 
 def is_only_ours(found: os.stat_result, others: int = 0o077) -> bool:
-    """Whether this user owns a file, and nobody else has any of the permissions `others`."""
+    """Whether this user owns a file and nobody else has any of the permissions `others`."""
     return os.name != "posix" or (found.st_uid == os.geteuid() and not found.st_mode & others)
 
 
@@ -72,12 +72,12 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Turn an error of the system into a sentence with the file's name."""
+    """Convert system errors into a `WriteError` that names the file."""
     try:
         yield
     except OSError as error:
         raise write_error(path, error) from None
-    except SafetensorError as error:  # which has the system's error only in its message
+    except SafetensorError as error:  # has the errno only in its message
         found = re.search(r"\(os error (\d+)\)", str(error))
         if not found:
             raise
@@ -99,7 +99,7 @@ def remove_leftovers(folder: Path, below: Path) -> None:
 
 
 def delete_file(path: Path, below: Path) -> None:
-    """Delete a regular file below a folder; leave links, and files outside that a link leads to."""
+    """Delete a regular file inside the folder `below`; leave links and files that resolve outside it."""
     try:
         inside = path.parent.resolve().is_relative_to(below.resolve())
         if inside and stat.S_ISREG(path.lstat().st_mode):
@@ -111,7 +111,7 @@ def delete_file(path: Path, below: Path) -> None:
 
 
 def remove_dead_versions(path: Path) -> None:
-    """Delete the temporary files that dead processes have left of this file."""
+    """Delete the temporary files of `path` that dead processes left behind."""
     for beside in path.parent.glob(glob.escape(f".{path.stem}.") + "*" + glob.escape(f".part{path.suffix}")):
         number = beside.name.removesuffix(f".part{path.suffix}").rpartition(".")[2]
         if number.isdecimal() and is_gone(int(number)):
@@ -121,7 +121,7 @@ def remove_dead_versions(path: Path) -> None:
 
 def is_gone(process: int) -> bool:
     """Whether a process is known to have ended."""
-    if os.name != "posix":  # elsewhere `os.kill` kills, whatever the signal
+    if os.name != "posix":  # on Windows `os.kill` terminates the process, whatever the signal
         return False
     try:
         os.kill(process, 0)

@@ -1,4 +1,4 @@
-"""The components of a run: from what a section of a recipe, or Python, gives for one to the thing itself."""
+"""Components of a run: build them from a section of a recipe or from a Python object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedrecall.user_code import import_named, note_key
 Component = TypeVar("Component")
 Parameters = dict[str, inspect.Parameter]
 
-PYTHON = "python"  # the name of what was given as a Python object, which a recipe cannot build again
+PYTHON = "python"  # the name of a component given as a Python object, which a recipe cannot rebuild
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -26,14 +26,13 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 class PlainFunction:
     """A user's plain function as a component: the parameters after `arguments` are its options."""
 
-    arguments: ClassVar[tuple[str, ...]] = ()  # what the program calls it with
+    arguments: ClassVar[tuple[str, ...]] = ()  # those that the program passes
 
     function: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def description(self) -> dict[str, Any]:
-        """Return a function's name and options, or a callable object's class and what it holds: without addresses,
-        which differ from one process to the next."""
+        """Return a function's name and options, or a callable object's class and state, without addresses."""
         function: Any = self.function
         options = dict(self.options)
         while isinstance(function, partial):
@@ -42,7 +41,7 @@ class PlainFunction:
             return {"class": qualified_name(function), "options": written(options)}
         held = getattr(function, "__dict__", {}).items()
         holds = {key: value for key, value in held if not key.startswith("_") and key != "training"}
-        if hasattr(function, "named_buffers"):  # of a module of torch
+        if hasattr(function, "named_buffers"):  # a torch module
             holds |= dict(function.named_buffers())
         kind, holds = qualified_name(type(function)), holds | options
         return {"class": kind, "repr": without_address(function), "options": written(holds)}
@@ -54,17 +53,17 @@ class PlainFunction:
 
 @dataclass(frozen=True)
 class Section(Generic[Component]):
-    """What may be named in one section of a recipe. A base with an adapter says `recipe_section`, so that other
-    sections do not take its components for plain functions."""
+    """The components that one section of a recipe can name. A base with an adapter defines `recipe_section`, so
+    that other sections do not take its components for plain functions."""
 
-    key: str  # as messages call it: "objective", "local.optimiser"
+    key: str  # its name in messages: "objective", "local.optimiser"
     listing: Mapping[str, Callable[..., Component]]
-    base: type[Component] | None = None  # components are instances of it; None: whatever a maker returns
-    supplied: frozenset[str] = frozenset()  # parameters that the program gives, not the recipe
-    adapter: type[PlainFunction] | None = None  # makes a component of a user's plain function
+    base: type[Component] | None = None  # the class of its components; None: any object
+    supplied: frozenset[str] = frozenset()  # parameters set by the program, not the recipe
+    adapter: type[PlainFunction] | None = None  # wraps a user's plain function as a component
 
     def complete(self, tree: str | Mapping[str, Any]) -> dict[str, Any]:
-        """Return the tree with its options checked and those that were not given as their defaults."""
+        """Return the tree with its options checked and missing ones set to their defaults."""
         name, given = self._split(tree)
         if name == PYTHON:
             return {"name": name, **given}
@@ -91,7 +90,7 @@ class Section(Generic[Component]):
         return self._component(made, said)
 
     def from_python(self, given: Any) -> Component:
-        """Return the component for an instance, a class, a plain function, a name, or a group with a name."""
+        """Return the component for an instance, a class, a plain function, a name or a tree."""
         if isinstance(given, str | Mapping):
             return self.create(given)
         if not inspect.isclass(given):
@@ -106,7 +105,7 @@ class Section(Generic[Component]):
         return self._component(given(), said)
 
     def describe(self, component: Any) -> dict[str, Any]:
-        """Return a component as a recipe names it, or one of the user's own as its class and what it holds."""
+        """Return a component as a recipe names it, or a user's own as its class and attributes."""
         if isinstance(component, PlainFunction):
             return {"name": PYTHON, **component.description()}
         names = [field.name for field in fields(component)] if is_dataclass(component) else vars(component)
@@ -121,7 +120,7 @@ class Section(Generic[Component]):
         return {key: option for key, option in parameters(maker).items() if key not in self.supplied}
 
     def option_names(self) -> set[str]:
-        """Return the options of everything that is listed."""
+        """Return the option names of all listed components."""
         return {key for maker in self.listing.values() for key in self.options(maker)}
 
     def _split(self, tree: Any) -> tuple[str, dict[str, Any]]:
@@ -135,7 +134,7 @@ class Section(Generic[Component]):
         return name, options
 
     def _maker(self, name: str, given: Mapping[str, Any]) -> tuple[Callable[..., Any], Parameters]:
-        """Return what makes the component of this name, and its options."""
+        """Return the class or function that makes the named component, and its options."""
         if name in self.listing:
             return self.listing[name], self.options(self.listing[name])
         if ":" not in name:
@@ -149,14 +148,14 @@ class Section(Generic[Component]):
         if self.adapter is not None and kind is not found:
             known = parameters(found)
             first = list(known.values())[: len(self.adapter.arguments)]
-            # A function that makes a component has options there instead.
+            # In a function that makes a component, these parameters are options instead.
             needed = [p.kind != p.KEYWORD_ONLY and p.default is p.empty and p.name not in given for p in first]
             if len(first) == len(self.adapter.arguments) and all(needed):
                 return adapted(self.adapter, found, dict(list(known.items())[len(first) :]))
         return found, self.options(found)
 
     def _checked_options(self, options: Parameters, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the value of every option; unknown and missing keys are errors."""
+        """Return the value of every option; raise an `InputError` for unknown or missing keys."""
         for key in given:
             if key not in options:
                 raise InputError(f"there is no key '{self.key}.{key}'; {nearest(key, options)}")
@@ -170,14 +169,14 @@ class Section(Generic[Component]):
         return values
 
     def _fits(self, kind: type) -> bool:
-        """Whether an instance of the class is a component, or may be called as a plain function."""
+        """Whether instances of the class are components or can be called as plain functions."""
         if self.base is None or issubclass(kind, self.base):
             return True
         is_callable = any("__call__" in vars(parent) for parent in kind.__mro__)
         return self.adapter is not None and is_callable and section_of(kind) is None
 
     def _component(self, made: Any, said: str) -> Component:
-        """Return the component itself, or a plain function as one."""
+        """Return a component unchanged; wrap a plain function as one."""
         if self.base is None or isinstance(made, self.base):
             return typing.cast(Component, made)
         if self.adapter is not None and self._fits(type(made)) and accepts(made, self.adapter.arguments):
@@ -195,7 +194,7 @@ class Section(Generic[Component]):
 
 
 def checked_option(key: str, value: Any, option: inspect.Parameter) -> Any:
-    """Return the value of an option as its annotation wants it; null is always fine where it is the default."""
+    """Return the value of an option, validated by its annotation; null is valid if it is the default."""
     if value is None and option.default is None:
         return None
     try:
@@ -214,7 +213,7 @@ def checked_option(key: str, value: Any, option: inspect.Parameter) -> Any:
 def adapted(
     adapter: type[PlainFunction], function: Callable[..., Any], options: Parameters
 ) -> tuple[Callable[..., Any], Parameters]:
-    """Return what makes a component of a plain function with these options, and the adapter's options too."""
+    """Return a maker that wraps a plain function with its options, and those options with the adapter's own."""
     own = {key: p for key, p in parameters(adapter).items() if key not in ("function", "options")}
 
     def make(**given: Any) -> PlainFunction:
@@ -225,7 +224,7 @@ def adapted(
 
 
 def called(target: Callable[..., Any]) -> Any:
-    """Return what has the parameters: `forward` of a module of torch."""
+    """Return the callable with the parameters: for a torch module, its `forward`."""
     return target if inspect.isclass(target) else getattr(target, "forward", target)
 
 
@@ -238,11 +237,11 @@ def signature(target: Callable[..., Any]) -> inspect.Signature:
 
 
 def parameters(target: Callable[..., Any]) -> Parameters:
-    """Return what a class or function is called with by name, with annotations as types."""
+    """Return the named parameters of a class or function, with annotations resolved to types."""
     known, annotated = signature(target).parameters.values(), called(target)
     if not inspect.isclass(annotated):
         annotated = annotated if inspect.isroutine(annotated) else type(annotated).__call__
-    elif not is_dataclass(annotated):  # which may inherit fields from other modules, where their types are known
+    elif not is_dataclass(annotated):  # a dataclass may inherit fields whose types resolve in other modules
         annotated = annotated.__init__
     hints = typing.get_type_hints(annotated, include_extras=True)
     return {p.name: p.replace(annotation=hints.get(p.name, Any)) for p in known if p.kind not in VARIADIC}
@@ -255,7 +254,7 @@ def required(target: Callable[..., Any]) -> list[str]:
 
 
 def accepts(function: Callable[..., Any], arguments: tuple[str, ...]) -> bool:
-    """Whether the function can be called with these alone; functions in C, which do not tell, are tried."""
+    """Whether the function accepts exactly these arguments; True for C functions without a signature."""
     try:
         signature(function).bind(*arguments)
     except TypeError:
@@ -275,7 +274,7 @@ def qualified_name(thing: Any) -> str:
 
 
 def written(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return numbers and words as they are, anything else as Python shows it."""
+    """Return numbers and strings unchanged, other values as their repr without addresses."""
     plain = str | int | float | None
     return {key: value if isinstance(value, plain) else without_address(value) for key, value in values.items()}
 

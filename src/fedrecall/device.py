@@ -1,7 +1,7 @@
-"""The device that clients train on: which one a run gets, placement, settings, readable errors.
+"""The device that clients train on: selection, placement, settings, readable errors.
 
-The server's side is on the CPU, whatever the device: sums are in float64, which not every device has, and files
-hold CPU tensors. `put` and `home` are the ways there and back; on the CPU both return what they are given.
+Server tensors stay on the CPU: sums are in float64, which not every device has, and files hold CPU tensors. `put`
+and `home` move tensors to the device and back; on the CPU both return their argument.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from fedrecall.errors import InputError, short_repr
 from fedrecall.torch_state import also_fix
 from fedrecall.vector import Tensors
 
-# A step on an accelerator is some hundred calls of about ten microseconds, in which a core of a CPU does some 2e7
-# operations; with as many cores as such a machine has, that is a few 1e8. A step should be more than that.
+# A step on an accelerator costs some hundred calls of about ten microseconds. A CPU core does some 2e7 operations
+# in that time, all cores a few 1e8; only a larger step is worth an accelerator.
 WORTH_A_DEVICE = 1e9
 WITHOUT_FLOAT64 = {"mps"}
-WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # without which cuBLAS is not deterministic; read when CUDA begins
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS needs it to be deterministic; read when CUDA starts
 
 
 @dataclass(frozen=True)
 class Device:
-    """One device, as clients train on it."""
+    """A device that clients train on, with its settings."""
 
-    name: str = "cpu"  # as torch has it, with its number: "cuda:1"
+    name: str = "cpu"  # torch's name, with the index: "cuda:1"
     deterministic: bool = True
     tf32: bool = False
-    workers: int = 1  # that share it
+    workers: int = 1  # that share the device
 
     @property
     def torch(self) -> torch.device:
@@ -53,7 +53,7 @@ class Device:
 
     @property
     def rounding(self) -> str:
-        """The word for it in a run's identity: none for the CPU, whose bits are the reference."""
+        """The device's entry in a run's identity: empty for the CPU, whose bits are the reference."""
         words = [self.kind, "tf32" if self.tf32 else "", "" if self.deterministic else "nondeterministic"]
         return "" if self.is_cpu else " ".join(filter(None, words))
 
@@ -66,8 +66,8 @@ class Device:
         return tensors if self.is_cpu else {name: tensor.cpu() for name, tensor in tensors.items()}
 
     def memory(self) -> tuple[int, int] | None:
-        """Return the free and all bytes; None where the device does not tell."""
-        with suppress(RuntimeError, AttributeError, AssertionError):  # it cannot tell, or not after a failure
+        """Return the free and total bytes; None if the device does not report them."""
+        with suppress(RuntimeError, AttributeError, AssertionError):  # unsupported, or unavailable after a failure
             if self.kind == "mps":
                 total = torch.mps.recommended_max_memory()
                 return total - torch.mps.driver_allocated_memory(), total
@@ -76,12 +76,12 @@ class Device:
         return None
 
     def has_room(self, size: int) -> bool:
-        """Whether each of its workers may keep this many bytes here; most of the memory is for training."""
+        """Whether each worker may cache this many bytes here; most of the memory is left for training."""
         memory = self.memory()
         return memory is not None and size * self.workers <= memory[0] / 4
 
     def fix(self) -> None:
-        """Set what its bits depend on, until torch's state is restored."""
+        """Apply the settings that decide bits, until torch's state is restored."""
         if not self.is_cpu:
             also_fix(self._settings)
 
@@ -97,17 +97,17 @@ class Device:
             undo.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
             torch.set_deterministic_debug_mode("error" if self.deterministic else "default")
             if self.deterministic:
-                undo.enter_context(sdpa_kernel(SDPBackend.MATH))  # the other kernels add in any order
+                undo.enter_context(sdpa_kernel(SDPBackend.MATH))  # other kernels sum in any order
             if self.kind == "cuda":
                 set_cuda(self, undo)
             yield
 
     def facts(self) -> dict[str, Any]:
-        """Return what its bits depend on, for `environment.json`."""
+        """Return the facts that decide bits, for `environment.json`."""
         if self.is_cpu:
             return {"device": "cpu"}
         module, found = torch.get_device_module(self.torch), {"device": self.rounding}
-        if not module.is_available():  # it is on another machine, which says what it is
+        if not module.is_available():  # it is on another machine, which reports it
             return found
         if hasattr(module, "get_device_name"):
             found["device_name"] = module.get_device_name(self.torch)
@@ -126,7 +126,7 @@ class Device:
 
     @contextmanager
     def explained(self, batch_size: int) -> Iterator[None]:
-        """Turn what fails because of the device into a sentence that says what to set."""
+        """Convert errors of the device into an `InputError` that names the setting to change."""
         try:
             yield
         except RuntimeError as error:
@@ -170,13 +170,13 @@ CPU = Device()
 
 
 def set_cuda(device: Device, undo: ExitStack) -> None:
-    """Set what cuDNN and matrix products do. TF32 rounds to 10 bits of mantissa, and torch has it on in cuDNN."""
+    """Set what cuDNN and matrix products do. TF32, which torch enables in cuDNN, rounds to 10 bits of mantissa."""
     matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
-    newer = hasattr(matmul, "fp32_precision")  # a second switch for the precision, which torch 2.6 has not
+    newer = hasattr(matmul, "fp32_precision")  # a second precision switch, which torch 2.6 lacks
     if newer:
         undo.callback(setattr, matmul, "fp32_precision", matmul.fp32_precision)
-    with suppress(RuntimeError):  # the older switch cannot be read where the newer one was set
+    with suppress(RuntimeError):  # the older switch cannot be read once the newer one was set
         undo.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
     matmul.allow_tf32 = device.tf32  # sets both
     settings: list[tuple[Any, str, Any]] = [
@@ -197,14 +197,14 @@ def set_cuda(device: Device, undo: ExitStack) -> None:
 
 
 def received(tensor: Tensor, device: Device) -> Tensor:
-    """Return a batch on a device; the CPU does not wait for it where the device can fetch it by itself."""
+    """Return a batch on a device, copied asynchronously where the device supports it."""
     if device.kind in ("cuda", "xpu"):
         return tensor.pin_memory().to(device.torch, non_blocking=True)
     return tensor.to(device.torch)
 
 
 def accelerators() -> list[str]:
-    """Return the names of this machine's accelerators, which are of one kind."""
+    """Return the names of this machine's accelerators, all of one kind."""
     kind = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if kind is None:
         return []
@@ -220,7 +220,7 @@ def parse_device(asked: str) -> torch.device:
 
 
 def find_devices(asked: str) -> list[str]:
-    """Return the devices that a name stands for, with their numbers; raise an `InputError` if there is none."""
+    """Return the devices that a name stands for, with their indices; raise an `InputError` if there is none."""
     device = parse_device(asked)
     if device.type == "cpu":
         return ["cpu"]
@@ -236,7 +236,7 @@ def find_devices(asked: str) -> list[str]:
 
 
 def choose_devices(asked: str, step_operations: float, dtype: torch.dtype) -> list[str]:
-    """Return the devices for a run; `auto` goes by the number of arithmetic operations of a local step."""
+    """Return the devices for a run; `auto` decides by the operations of a local step."""
     auto = asked == "auto"
     if auto and step_operations < WORTH_A_DEVICE:
         return ["cpu"]
@@ -252,8 +252,7 @@ def choose_devices(asked: str, step_operations: float, dtype: torch.dtype) -> li
 
 
 def device_elsewhere(asked: str, resources: Mapping[str, float]) -> str:
-    """Return the device of a worker on another machine, which sees only what it was given there: `auto` goes by
-    whether a GPU is among its resources."""
+    """Return the device of a worker on another machine, which sees only its resources; `auto` prefers a GPU."""
     if asked == "auto":
         return "cuda:0" if resources.get("GPU") else "cpu"
     kind = parse_device(asked).type
@@ -261,8 +260,8 @@ def device_elsewhere(asked: str, resources: Mapping[str, float]) -> str:
 
 
 def check_device(device: Device, precision: str, module: nn.Module) -> None:
-    """Raise an `InputError` for what a GPU cannot do: bfloat16 without instructions for it, and dropout within a
-    recurrent layer, which cuDNN draws from a state of its own that no seed resets."""
+    """Raise an `InputError` for bfloat16 on a GPU without support for it, and for dropout within a recurrent
+    layer, which cuDNN draws from a state of its own that no seed resets."""
     if device.kind != "cuda":
         return
     if any(isinstance(inner, nn.RNNBase) and inner.dropout for inner in module.modules()):

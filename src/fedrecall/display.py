@@ -1,4 +1,4 @@
-"""Text as terminals and notebooks may have it: names from files can hold what these obey."""
+"""Escape text for terminals and notebooks: names from files may hold control characters or HTML."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 
 
 def printable(text: str) -> str:
-    r"""One line, with everything escaped that is not seen.
+    r"""Return the text with non-printable characters escaped.
 
     >>> print(printable("cat\x1b[31m\n"))
     cat\x1b[31m\n
@@ -18,12 +18,12 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines, which stay apart."""
+    """Return the text with each line escaped by `printable`."""
     return "\n".join(printable(line.replace("\t", "    ")) for line in text.split("\n"))
 
 
 def facts_table(title: str, facts: Mapping[str, str]) -> str:
-    """A title, and a line for each fact, as HTML.
+    """Return an HTML table with a title and a row for each fact.
 
     >>> facts_table("A <b>", {"clients": "4"})
     '<table><caption>A &lt;b&gt;</caption><tr><th>clients</th><td>4</td></tr></table>'

@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one plain sentence, shown without a traceback."""
+"""Errors that a user can fix: one plain sentence, shown without a traceback."""
 
 from __future__ import annotations
 
@@ -12,40 +12,38 @@ if TYPE_CHECKING:
 
 
 class InputError(ValueError):
-    """Bad input. Its message is one sentence: which key, which value, what was expected.
-
-    The command line prints it and leaves with exit code 2.
-    """
+    """Bad input. The command line prints the message, one sentence with the key, the value and what was expected,
+    and exits with code 2."""
 
 
 class WriteError(InputError):
-    """A file could not be written, as on a full disk. That too can be mended, and the run goes on from there."""
+    """A file could not be written, for example on a full disk; the run can be resumed once that is fixed."""
 
-    remedy = "make room"  # what there is to do before it goes on
+    remedy = "make room"  # what to do before a resume
 
 
 class Note(UserWarning):
-    """Something that a user should know, and need not mend: the command line prints it as a line."""
+    """A notice that needs no action; the command line prints it as one line."""
 
 
 class TooFewClientsError(InputError):
-    """Fewer clients answered in a round than the recipe asks for. The run can go on when they are back."""
+    """Fewer clients answered in a round than the recipe requires; the run can be resumed when they are back."""
 
 
 class ClientError(RuntimeError):
-    """A client's work failed in a worker process; the message has the round, the client and what happened."""
+    """A client's work failed in a worker process; the message names the round, the client and the cause."""
 
 
 class DivergedError(RuntimeError):
-    """The numbers of a run are no longer finite; the message has the round and the last good state."""
+    """The numbers of a run are no longer finite; the message names the round and the last good state."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """A run was stopped from outside, after a checkpoint; the message says after which round and how to go on."""
+    """A run was stopped from outside, after a checkpoint; the message names the round and how to resume."""
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """The nearest right name as the end of a sentence, or what there is to choose from.
+    """Return the closest candidate, or else all candidates, as the end of a sentence.
 
     >>> nearest("fedavgg", ["fedavg", "scaffold"])
     "did you mean 'fedavg'?"
@@ -64,7 +62,7 @@ def short_repr(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-EXPECTED = {  # by the type of pydantic's error, with the names of its context
+EXPECTED = {  # by pydantic's error type; placeholders are keys of its context
     **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "a whole number"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
@@ -78,13 +76,16 @@ EXPECTED = {  # by the type of pydantic's error, with the names of its context
     "less_than_equal": "at most {le}",
     "string_pattern_mismatch": "text that matches {pattern}",
 }
-OWN_WORDS = ("value_error", "assertion_error")  # of a check of ours or of the user's, which says what is wrong
+OWN_WORDS = (
+    "value_error",
+    "assertion_error",
+)  # from validators of ours or the user's, with their own message
 
 
 def expectation(*errors: ErrorDetails) -> str:
     """Return what was expected in place of the first error's value, as the end of a sentence.
 
-    Several errors about one value are those of the branches of a union.
+    Several errors about one value come from the branches of a union.
 
     >>> expectation({"type": "int_parsing", "loc": (), "msg": "", "input": "x"})
     'expected a whole number'

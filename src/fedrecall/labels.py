@@ -1,4 +1,4 @@
-"""What a client knows of its own labels: the counts and shares of the classes, computed in this place alone."""
+"""Counts and shares of the classes in a client's labels."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ArrayLike = Tensor | npt.NDArray[Any] | Sequence[Any]
 
 
 def shares(counts: Tensor) -> Tensor:
-    """Class counts as shares in float32, divided in float64; leading dimensions are clients."""
+    """Return class counts as float32 shares, divided in float64; leading dimensions are clients."""
     return (counts.double() / counts.sum(-1, keepdim=True)).float()
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Of one client's training labels."""
+    """Counts and shares of one client's training labels."""
 
     counts: Tensor  # [C] int64: samples of each class
     beta: Tensor  # [C] float32: their shares
-    pooled: Tensor | None = None  # [C] float64: shares in all clients' labels, for objectives that ask
+    pooled: Tensor | None = None  # [C] float64: shares in all clients' labels, for objectives that need them
 
     @classmethod
     def of(cls, counts: Tensor, pooled: Tensor | None = None) -> Labels:
@@ -35,7 +35,7 @@ class Labels:
 
 
 def class_proportions(labels: ArrayLike, num_classes: int, ignore_index: int = -100) -> Tensor:
-    """The share of each class in `labels` (of any shape), in float32; ignored labels are left out.
+    """Return the float32 share of each class in `labels` (of any shape), without ignored labels.
 
     >>> class_proportions([0, 0, 2, -100], num_classes=4)
     tensor([0.6667, 0.0000, 0.3333, 0.0000])

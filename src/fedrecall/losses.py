@@ -1,9 +1,9 @@
-"""The re-weighted softmax (WSM): cross-entropy whose normaliser knows which labels a client holds.
+"""The re-weighted softmax (WSM): cross-entropy whose normaliser is weighted by the client's class shares.
 
     L(f, y) = log sum_c beta_c^tau exp(f_c) - f_y
 
-`beta` is the share of each class in one client's training labels: never in a batch, never used to evaluate. A
-model that is meant for class shares pi, not for equal ones, has the weights (beta_c / pi_c)^tau (docs/prior.md).
+`beta` is the share of each class in all of one client's training labels, not in a batch; evaluation does not use
+it. For target class shares pi other than uniform, the weights are (beta_c / pi_c)^tau (docs/prior.md).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fedrecall.priors import portable_log
 def log_weights(
     beta: ArrayLike, tau: float = 1.0, smoothing: float = 0.0, prior: ArrayLike | None = None
 ) -> Tensor:
-    """`tau * log((1 - smoothing) beta + smoothing / C)`, -inf where that weight is zero.
+    """Return `tau * log((1 - smoothing) beta + smoothing / C)`, -inf where that weight is zero.
 
-    With a prior pi, `tau * log(((1 - smoothing) beta + smoothing pi) / pi)`; where pi is zero, as nobody has the
-    class, the ratio is `smoothing`. In float32, or in float64 if beta is. `tau = 0` is plain cross-entropy by
-    definition, absent classes included; as `tau -> 0+` masks the absent classes instead, the family jumps there.
+    With a prior pi, return `tau * log(((1 - smoothing) beta + smoothing pi) / pi)`; where pi is zero (no client
+    has the class), the ratio is `smoothing`. The result is float32, or float64 if beta is. `tau = 0` is plain
+    cross-entropy by definition, absent classes included, whereas `tau -> 0+` masks them.
 
     >>> log_weights([0.5, 0.0, 0.5]), log_weights([0.5, 0.0, 0.5], prior=[0.5, 0.25, 0.25])
     (tensor([-0.6931,    -inf, -0.6931]), tensor([0.0000,   -inf, 0.6931]))
@@ -59,10 +59,10 @@ def reweighted_cross_entropy(
 ) -> Tensor:
     """`F.cross_entropy` with a normaliser weighted by `beta`: the same shapes, targets and options.
 
-    `prior` is the class shares where the model will be used; without it, all classes count alike. Two things
-    differ: the mean over no label (all ignored) is 0, and label smoothing spreads its mass over the classes of
-    weight above zero. Half-precision logits are computed in float32. No value is checked, so that it can be traced
-    and mapped: see `check_beta`, `check_prior`, `check_targets` and `WSMLoss`.
+    `prior` is the target class shares, uniform by default. Two things differ from `F.cross_entropy`: the mean over
+    no label (all ignored) is 0, and label smoothing spreads its mass over the classes of weight above zero.
+    Half-precision logits are computed in float32. Values are not checked, so that it can be traced and mapped: see
+    `check_beta`, `check_prior`, `check_targets` and `WSMLoss`.
 
     >>> logits = torch.tensor([[2.0, 1.0, 9.0]])
     >>> reweighted_cross_entropy(logits, torch.tensor([0]), beta=[0.5, 0.5, 0.0])
@@ -95,7 +95,7 @@ def reweighted_cross_entropy_from_logs(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """`reweighted_cross_entropy` with the result of `log_weights`, which is computed once per client.
+    """`reweighted_cross_entropy` from the result of `log_weights`, which is computed once per client.
 
     >>> logits, target = torch.tensor([[2.0, 1.0, 9.0]]), torch.tensor([0])
     >>> reweighted_cross_entropy_from_logs(logits, target, log_weights([0.5, 0.5, 0.0]))
@@ -107,16 +107,16 @@ def reweighted_cross_entropy_from_logs(
     weight = None if weight is None else weight.to(logits.dtype)
     losses, counts = _losses(logits, target, log_weight, weight, ignore_index, label_smoothing)
     if reduction == "mean":
-        # With no label left the sum is 0 already, and any divisor but 0 will do.
+        # Without a label the sum is 0, and any nonzero divisor gives 0.
         return losses.sum() / torch.where(counts.sum() == 0, 1.0, counts.sum())
     return losses.sum() if reduction == "sum" else losses
 
 
 def quick_cross_entropy(logits: Tensor, target: Tensor, log_weight: Tensor, minus_log_weight: Tensor) -> Tensor:
-    """The mean over (N, C) logits for labels of which one counts and all have a weight above zero, else NaN.
+    """Return the mean loss of (N, C) logits; NaN if all labels are ignored or one has a weight of zero.
 
-    Cross-entropy at `f + log_weight` has our gradient; the constant `log_weight_y` is put back, by adding minus
-    `log_weight`, because to subtract is another kernel. It costs little more than `F.cross_entropy`.
+    Cross-entropy of `f + log_weight` has the same gradient; adding `minus_log_weight` restores the constant
+    `log_weight_y` (subtraction would be another kernel). It costs little more than `F.cross_entropy`.
 
     >>> logs = log_weights([0.5, 0.5, 0.0])
     >>> quick_cross_entropy(torch.tensor([[2.0, 1.0, 9.0]]), torch.tensor([0]), logs, -logs)
@@ -128,14 +128,14 @@ def quick_cross_entropy(logits: Tensor, target: Tensor, log_weight: Tensor, minu
 
 
 def _along_classes(vector: Tensor, logits: Tensor) -> Tensor:
-    """A vector over the classes, shaped to broadcast over (C,), (N, C) or (N, C, d1, ..)."""
+    """Reshape a vector over the classes to broadcast over (C,), (N, C) or (N, C, d1, ..)."""
     return vector if logits.dim() < 3 else vector.view(-1, *[1] * (logits.dim() - 2))
 
 
 def _losses(
     logits: Tensor, target: Tensor, log_weight: Tensor, weight: Tensor | None, ignore_index: int, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each position, also for a label of weight zero, and how much it counts in their mean."""
+    """Return the loss of each position, also for labels of weight zero, and its weight in the mean."""
     dim = 1 if logits.dim() > 1 else 0
     scores = logits - (logits + _along_classes(log_weight, logits)).logsumexp(dim, keepdim=True)
     weighted = scores if weight is None else scores * _along_classes(weight, logits)
@@ -156,7 +156,7 @@ def _losses(
 
 
 def _is_nan(loss: Tensor) -> bool:
-    """True as well where a value cannot be looked at: under `vmap`, and while a graph is traced."""
+    """Whether the loss is NaN; also True where its value is not available, as under `vmap` and tracing."""
     try:
         return torch.compiler.is_compiling() or math.isnan(loss.item())
     except RuntimeError:
@@ -175,14 +175,14 @@ def _check_settings(tau: float, smoothing: float, label_smoothing: float, reduct
 
 def _check_length(name: str, shares: Tensor, logits: Tensor) -> None:
     classes = logits.shape[1 if logits.dim() > 1 else 0]
-    if shares.shape != (classes,):  # one entry would pass for any number of classes
+    if shares.shape != (classes,):  # one entry would broadcast to any number of classes
         raise InputError(f"{name} has the shape {tuple(shares.shape)}, but the logits have {classes} classes.")
 
 
 def check_beta(beta: ArrayLike, num_classes: int | None = None, name: str = "beta") -> Tensor:
-    """`beta` as a tensor, or `InputError` if it cannot weigh the classes.
+    """Return `beta` as a tensor; raise an `InputError` if it is not a valid weighting of the classes.
 
-    It need not sum to one: a common factor only moves the loss by a constant (unless smoothing is used).
+    It need not sum to one: a common factor only shifts the loss by a constant (unless smoothing is used).
 
     >>> check_beta([0.5, -0.5])
     Traceback (most recent call last):
@@ -203,7 +203,7 @@ def check_beta(beta: ArrayLike, num_classes: int | None = None, name: str = "bet
 
 
 def check_prior(prior: ArrayLike, beta: Tensor) -> Tensor:
-    """`prior` as a tensor, or `InputError` if no model can be meant for these shares.
+    """Return `prior` as a tensor; raise an `InputError` if it is invalid or zero for a class of the client.
 
     >>> check_prior([1.0, 0.0], torch.tensor([0.5, 0.5]))
     Traceback (most recent call last):
@@ -220,9 +220,9 @@ def check_prior(prior: ArrayLike, beta: Tensor) -> Tensor:
 
 
 def check_targets(target: Tensor, beta: ArrayLike, ignore_index: int = -100, *, smoothing: float = 0.0) -> None:
-    """`InputError` naming the first label that is out of range or has `beta_y = 0`; soft targets too.
+    """Raise an `InputError` for the first label, hard or soft, that is out of range or has `beta_y = 0`.
 
-    With smoothing above zero no class is absent, and only the range is checked.
+    With smoothing above zero no class is absent, so only the range is checked.
 
     >>> check_targets(torch.tensor([0, 2]), beta=[0.5, 0.5, 0.0])
     Traceback (most recent call last):
@@ -247,8 +247,8 @@ def check_targets(target: Tensor, beta: ArrayLike, ignore_index: int = -100, *, 
 class WSMLoss(nn.Module):
     """`reweighted_cross_entropy` as a module that holds the `beta` of one client.
 
-    `prior` is the class shares where the model will be used, if they are not equal. `validate` checks the labels
-    of the first batch (None), of all (True) or of none (False, as `vmap` needs).
+    `prior` is the target class shares if they are not uniform. `validate` checks the labels of the first batch
+    (None), of all (True) or of none (False, as `vmap` needs).
 
     >>> from fedrecall import class_proportions
     >>> loss = WSMLoss(class_proportions([0, 1, 1], num_classes=3))
@@ -275,7 +275,7 @@ class WSMLoss(nn.Module):
         _check_settings(tau, smoothing, label_smoothing, reduction)
         beta = check_beta(beta)
         pi = None if prior is None else check_prior(prior, beta).detach().cpu()
-        # Beside the buffer, because .half() rounds that, and some devices have no float64.
+        # Outside the buffer, because .half() would round it, and some devices have no float64.
         self._exact = log_weights(beta.detach().cpu().double(), tau, smoothing, pi)
         self.register_buffer("log_weight", self._exact.float().to(beta.device), persistent=False)
         self.register_buffer("minus_log_weight", -self._exact.float().to(beta.device), persistent=False)
@@ -292,7 +292,7 @@ class WSMLoss(nn.Module):
             if self.validate is not False:
                 check_targets(target, self._exact > -math.inf, self.ignore_index)
             self._to_check = bool(self.validate)
-        # Not self.log_weight: nn.Module finds a buffer after a failed lookup, which is 5 % of a small step.
+        # Not self.log_weight: the attribute lookup of nn.Module takes 5 % of a small step.
         log_weight = cast(Tensor, self._buffers["log_weight"])
         plain = logits.is_cpu and logits.dtype is log_weight.dtype is torch.float32
         if self._quick and plain and logits.dim() == 2 and not target.is_floating_point():

@@ -1,4 +1,4 @@
-"""Types with their ranges, which the options of everything that a recipe names are made of."""
+"""Types with ranges, for the options of components that a recipe names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-LARGEST_WHOLE = 2**63 - 1  # that files and libraries hold
-LARGEST_REAL = 3.4028234e38  # that a float32 holds, in which training computes
+LARGEST_WHOLE = 2**63 - 1  # the largest integer that files and libraries hold
+LARGEST_REAL = 3.4028234e38  # the largest float32
 
 Whole = Annotated[int, Field(ge=0, le=LARGEST_WHOLE)]
 
@@ -17,13 +17,13 @@ Whole = Annotated[int, Field(ge=0, le=LARGEST_WHOLE)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
 
 
-Size = Annotated[int, Field(le=2**24)]  # of a layer: of two such, the weights can still be counted
+Size = Annotated[int, Field(le=2**24)]  # of a layer; the weights between two such layers still fit a 64-bit count
 
 
 Rate = Annotated[float, Field(ge=0, le=LARGEST_REAL, allow_inf_nan=False)]
 
 
-Scale = Annotated[float, Field(gt=0, le=1e18, allow_inf_nan=False)]  # its square is a number too
+Scale = Annotated[float, Field(gt=0, le=1e18, allow_inf_nan=False)]  # its square is still finite in float32
 
 
 Shares = tuple[float, ...]
@@ -34,7 +34,7 @@ def is_share(value: Any) -> bool:
 
 
 def one_of(*names: str) -> Callable[[Any], str | Shares]:
-    """What a prior may be: one of these words, or the shares themselves."""
+    """Return a validator of priors: one of these names, or a list of class shares."""
 
     def checked(value: Any) -> str | Shares:
         if isinstance(value, str) and value in names:

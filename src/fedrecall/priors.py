@@ -1,7 +1,7 @@
-"""Class shares that a model is meant for: how they are named, and how a trained model moves from some to others.
+"""Priors, the class shares that a model is meant for: their names, and the logit shift from one to another.
 
-Where class shares differ and the looks of a class do not, a model for shares p becomes one for shares q by adding
-log(q_c / p_c) to its logits (docs/prior.md).
+Under label shift, a model for shares p becomes one for shares q by adding log(q_c / p_c) to its logits
+(docs/prior.md).
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from torch import Tensor
 from fedrecall.errors import InputError
 from fedrecall.options import Shares
 
-FAR = 0.1  # from equal shares: a model for these may lose so much accuracy on data that have others
-NEVER = -1e4  # for the logit of a class that is never met: finite, so that no NaN comes of it
+FAR = 0.1  # distance from uniform shares at which a model for them may lose this much accuracy
+NEVER = -1e4  # the least shift, for a class of share zero: finite, to avoid NaN
 TERMS = range(25, 0, -2)  # of 2 atanh(t) = 2 (t + t^3/3 + t^5/5 + ..), for |t| up to .172
-HIGH, LOW = 0.693147180369123816490, 1.90821492927058770002e-10  # log 2: the first part has few bits
+HIGH, LOW = 0.693147180369123816490, 1.90821492927058770002e-10  # log 2 in two parts, the first with few bits
 
 
 def portable_log(x: Tensor) -> Tensor:
     """Return log(x) in the precision of x.
 
-    On the CPU it has the same bits on every machine: unlike torch's own, it is made of single IEEE operations in
-    float64.
+    On the CPU, unlike torch's own, it has the same bits everywhere: it uses single IEEE operations in float64.
 
     >>> portable_log(torch.tensor([1.0, 0.5, 0.0]))
     tensor([ 0.0000, -0.6931,    -inf])
@@ -48,7 +47,7 @@ def check_length(key: str, prior: str | Shares, num_classes: int) -> None:
 
 
 def unevenness(shares: Tensor) -> float:
-    """How far class shares are from equal ones: the share that would have to move.
+    """Return the total variation distance of class shares from uniform ones.
 
     >>> unevenness(torch.tensor([0.75, 0.25]))
     0.25
@@ -57,7 +56,7 @@ def unevenness(shares: Tensor) -> float:
 
 
 def shares_of(prior: str | Shares, pooled: Tensor) -> Tensor:
-    """The shares that a prior stands for, in float64; `pooled` are those of all clients together.
+    """Return the float64 shares that a prior stands for; `pooled` are those of all clients together.
 
     >>> shares_of((3, 1), torch.tensor([0.5, 0.5])), shares_of("uniform", torch.tensor([0.9, 0.1]))
     (tensor([0.7500, 0.2500], dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
@@ -69,10 +68,10 @@ def shares_of(prior: str | Shares, pooled: Tensor) -> Tensor:
 
 
 def shift(log_trained: Tensor, wanted: Tensor, pooled: Tensor) -> Tensor:
-    """What is added to the logits of a model that is trained for shares p so that it is meant for those wanted.
+    """Return the logit shift that turns a model trained for shares p into one for the shares `wanted`.
 
-    Of a class that no client has, the model knows nothing: its logit stays, and the shares of the others count
-    among themselves. `log_trained` is log p up to a constant.
+    The logit of a class that no client has stays, and the shares of the others are renormalised. `log_trained` is
+    log p up to a constant.
 
     >>> trained, wanted = torch.tensor([0.5, 0.5]), torch.tensor([0.8, 0.2])
     >>> shift(trained.log(), wanted, pooled=wanted).exp()

@@ -1,7 +1,7 @@
 """Randomness as a function of (seed, purpose, round, client).
 
-There is no global generator: whoever needs random numbers asks for the stream of what it is doing. A client
-therefore draws the same numbers in any process, in any order, and in a resumed run.
+There is no global generator: each use has its own stream. A client therefore draws the same numbers in any
+process, in any order, and in a resumed run.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fedrecall.vector import HERE
 # The numbers are part of every result: append, never renumber.
 PURPOSES: Final[dict[str, int]] = {
     "init": 1,  # the model's initial weights
-    "sample": 2,  # which clients take part in a round
+    "sample": 2,  # the clients of a round
     "batches": 3,  # the order of a client's samples
     "augment": 4,  # crops and flips
-    "model": 5,  # dropout and whatever else the model draws while it trains
-    "probe": 6,  # on which clients' data forgetting is measured
-    "evaluate": 7,  # whatever the model draws while it is evaluated
-    "updates": 8,  # noise and rounding on the way of a client's update
-    "answers": 9,  # which of the sampled clients answer
-    "aggregate": 10,  # whatever the server draws when it aggregates
+    "model": 5,  # dropout and other draws of the model in training
+    "probe": 6,  # the clients on whose data forgetting is measured
+    "evaluate": 7,  # draws of the model in evaluation
+    "updates": 8,  # noise and rounding of a client's update
+    "answers": 9,  # the sampled clients that answer
+    "aggregate": 10,  # draws of the server in aggregation
 }
 
 # SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the golden ratio as a stride, and two multipliers.
@@ -38,7 +38,7 @@ U64 = {number: np.uint64(number) for number in (STRIDE, FIRST, SECOND, 30, 27, 3
 
 
 def splitmix(state: int) -> int:
-    """The output of SplitMix64 for a state."""
+    """Return the output of SplitMix64 for a state."""
     z = (state + STRIDE) % WORD
     z = (z ^ (z >> 30)) * FIRST % WORD
     z = (z ^ (z >> 27)) * SECOND % WORD
@@ -46,7 +46,7 @@ def splitmix(state: int) -> int:
 
 
 def splitmix_array(state: np.ndarray) -> np.ndarray:
-    """`splitmix` of every element of a uint64 array."""
+    """Apply `splitmix` to every element of a uint64 array."""
     z = state + U64[STRIDE]
     z ^= z >> U64[30]
     z *= U64[FIRST]
@@ -58,7 +58,7 @@ def splitmix_array(state: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1024)
 def key(seed: int, purpose: str, *parts: int) -> int:
-    """A 64-bit hash of what random numbers are for. That of a round is asked for by each of its clients."""
+    """Return a 64-bit hash of a stream's arguments; cached, because all clients of a round ask for the round's."""
     state = 0
     for part in (seed, PURPOSES[purpose], *parts):
         state = splitmix(state ^ part % WORD)
@@ -66,20 +66,20 @@ def key(seed: int, purpose: str, *parts: int) -> int:
 
 
 def stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
-    """The NumPy generator of this purpose. Different arguments give independent streams.
+    """Return the NumPy generator for this purpose; different arguments give independent streams.
 
     >>> int(stream(0, "sample", round=1).integers(1000)) == int(stream(0, "sample", round=1).integers(1000))
     True
     """
-    parts = [seed, PURPOSES[purpose], round, client % 2**32]  # everyone is client -1
+    parts = [seed, PURPOSES[purpose], round, client % 2**32]  # EVERYONE is client -1
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(parts)))
 
 
 def orders(seed: int, round: int, clients: np.ndarray, epoch: int, count: int) -> np.ndarray:
-    """[clients, count]: the order in which each client goes through its samples in an epoch of a round.
+    """Return [clients, count]: the order of each client's samples in an epoch of a round.
 
-    Sorted random keys, by a hash of what they are for: those of a whole cohort cost little more than those of one
-    client, and each client's are the same in any company.
+    An order sorts hashed keys: a whole cohort costs little more than one client, and each client's order does not
+    depend on the others.
 
     >>> alone, both = (orders(0, 1, np.array(clients), 0, 5) for clients in ([7], [3, 7]))
     >>> bool((alone[0] == both[1]).all()), sorted(alone[0].tolist())
@@ -96,7 +96,7 @@ def strides(count: int) -> np.ndarray:
 
 
 class Shuffle:
-    """One client's orders of a round, an epoch at a time: as `orders` has them."""
+    """One client's sample orders in a round, one epoch per call, equal to those of `orders`."""
 
     def __init__(self, seed: int, round: int, client: int) -> None:
         self._seed, self._round, self._client = seed, round, client % WORD
@@ -115,7 +115,7 @@ def torch_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
 
 
 def torch_stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> torch.Generator:
-    """The torch generator of this purpose."""
+    """Return the torch generator for this purpose."""
     return torch.Generator().manual_seed(torch_seed(seed, purpose, round, client))
 
 
@@ -123,10 +123,7 @@ def torch_stream(seed: int, purpose: str, round: int = 0, client: int = 0) -> to
 def default_generator(
     seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = HERE
 ) -> Iterator[None]:
-    """Seed the default generators, which dropout and initialisation read, by this stream; restore them at the end.
-
-    They are that of the CPU and, elsewhere, that of the current device.
-    """
+    """Seed torch's default generators, that of the CPU and of the current `device`; restore them on exit."""
     before = generator_states(device)
     drawn = torch_seed(seed, purpose, round, client)
     torch.default_generator.manual_seed(drawn)

@@ -1,4 +1,4 @@
-"""Parse YAML, JSON and arrays that may be damaged or hostile, within bounds; refuse them by an `InputError`."""
+"""Parse untrusted YAML, JSON and arrays within bounds; raise an `InputError` for bad content."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from numpy.lib import format as npy
 from fedrecall.errors import InputError
 
 MOST_DEPTH = 30
-MOST_YAML = 2**17  # characters, which take seconds; a recipe has some thousands
-LARGEST = 2**63  # whole numbers beyond are read as floats, as other readers of JSON do
-MOST_UNPACKED = 2**30  # bytes that arrays may unpack to, whatever the size of their file
-MOST_PACKING = 100  # else this many times the size of their file
+MOST_YAML = 2**17  # characters, which take seconds to parse; a recipe has some thousands
+LARGEST = 2**63  # larger integers are read as floats, as in other JSON readers
+MOST_UNPACKED = 2**30  # bytes that the arrays of any file may unpack to
+MOST_PACKING = 100  # times the file size that larger arrays may unpack to
 
 TAG = "tag:yaml.org,2002:"
 PLAIN = {f"{TAG}{kind}" for kind in ("str", "int", "float", "bool", "null", "seq", "map")}
@@ -27,7 +27,7 @@ TOO_DEEP = f"it is nested more than {MOST_DEPTH} deep"
 
 
 def regular_file(path: Path) -> Path:
-    """Return the path of a regular file: opening a pipe would wait forever. A missing file is an `OSError`."""
+    """Return the path of a regular file; opening a pipe would block. Raise an `OSError` for a missing file."""
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         raise InputError("it is a folder")
@@ -37,7 +37,7 @@ def regular_file(path: Path) -> Path:
 
 
 def reason_of(error: Exception) -> str:
-    """Return in words why a file could not be read."""
+    """Return why a file could not be read, in words."""
     if isinstance(error, OSError):
         return error.strerror or "it cannot be read"
     if isinstance(error, UnicodeDecodeError):
@@ -46,7 +46,7 @@ def reason_of(error: Exception) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Whether UTF-8 can hold it: not half a surrogate pair, nor a file's name that is not UTF-8 itself."""
+    """Whether UTF-8 can encode the text: it has no lone surrogates, as a file's name may have."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -55,13 +55,13 @@ def is_text(text: str) -> bool:
 
 
 def refuse_half_characters(text: str) -> None:
-    """Raise an `InputError` for text that can be escaped but not written."""
+    """Raise an `InputError` for text with a lone surrogate, which can be escaped but not written."""
     if not is_text(text):
         raise InputError("it has half of a character, which is not text")
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Load plain values whose keys are words, each of them once; refuse anchors and aliases."""
+    """Load plain values with unique string keys; refuse anchors and aliases."""
 
     depth = 0
 
@@ -102,12 +102,12 @@ def yaml_value(text: str) -> Any:
         return yaml.load(text, PlainLoader)
     except InputError:
         raise
-    except Exception as error:  # the parser raises whatever a malformed value leads to
+    except Exception as error:  # the parser raises any exception for malformed values
         raise InputError(f"it is not YAML: {reason_of(error)}") from None
 
 
 def json_value(text: str) -> Any:
-    """Return plain values from JSON, all numbers finite."""
+    """Return the plain values of a JSON document; refuse numbers that are not finite."""
     try:
         value = json.loads(text, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
     except RecursionError:
@@ -116,13 +116,13 @@ def json_value(text: str) -> Any:
         raise InputError(f"it is not JSON: {reason_of(error)}") from None
     if deeper(value, MOST_DEPTH):
         raise InputError(TOO_DEEP)
-    if "\\u" in text:  # which may spell half a character
+    if "\\u" in text:  # an escape may be a lone surrogate
         refuse_half_characters(json.dumps(value, ensure_ascii=False))
     return value
 
 
 def deeper(value: Any, most: int) -> bool:
-    """Whether lists and dictionaries are nested deeper than this."""
+    """Whether lists and dictionaries are nested deeper than `most`."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return most < 0 or any(deeper(part, most - 1) for part in inner if isinstance(part, dict | list))
 
@@ -144,7 +144,7 @@ def _whole(text: str) -> int | float:
 
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an `.npz` file, without pickles and within a size."""
+    """Return the arrays of an `.npz` file; refuse pickles and oversized archives."""
     found = {}
     try:
         with zipfile.ZipFile(regular_file(path)) as archive:
@@ -155,6 +155,6 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
             for member in members:
                 with archive.open(member) as stream:
                     found[member.filename.removesuffix(".npy")] = npy.read_array(stream, allow_pickle=False)
-    except Exception as error:  # numpy and zipfile raise whatever damage leads to, as a MemoryError
+    except Exception as error:  # numpy and zipfile raise any exception for damage, even a MemoryError
         raise InputError(reason_of(error)) from None
     return found

@@ -1,7 +1,7 @@
-"""Folders that a process needs while it lives. Those that killed processes left are removed by the next one.
+"""Temporary folders of a process; the next process removes those that killed processes left behind.
 
-Each has a lock in it, which the system lets go of when its process ends, however it ends. Unlike a process's
-number, that also tells of processes in other containers and on other machines that share the place.
+Each holds a lock, which the system releases when its process ends. Unlike a process id, a lock also works across
+containers and machines that share the directory.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fedrecall.errors import InputError
 
 PREFIX = "fedrecall-"
 OWNER = ".owner"  # the lock; a folder without one is not ours
-_swept: set[Path] = set()  # the places in which this process has looked already
+_swept: set[Path] = set()  # the directories that this process has cleaned already
 
 
 class ScratchFolder:
-    """A new folder at `path`, where temporary files go or in `parent`; it is removed with this object."""
+    """A new folder `path` in `parent` or the system's temporary directory; removed with this object."""
 
     def __init__(self, purpose: str, parent: Path | None = None) -> None:
         try:
@@ -40,9 +40,9 @@ class ScratchFolder:
                 f"no temporary folder can be made: {error.strerror or error}; name a folder for it in TMPDIR"
             ) from None
         lock = FileLock(made / OWNER)
-        with contextlib.suppress(OSError, NotImplementedError):  # no locks there: then it is nobody's to remove
+        with contextlib.suppress(OSError, NotImplementedError):  # without locks, no process removes it
             lock.acquire(timeout=0)
-        # Renamed when it is locked: who looks for abandoned ones never sees it unlocked.
+        # Renamed once it is locked, so that `remove_abandoned` never sees it unlocked.
         self.path = made.rename(made.with_name(made.name[1:]))
         self._finalizer = weakref.finalize(self, _remove, self.path, lock)
 
@@ -64,7 +64,7 @@ def _remove(path: Path, lock: FileLock) -> None:
 
 
 def remove_abandoned(place: Path) -> None:
-    """Delete this user's scratch folders whose processes are gone; once in a process for each place."""
+    """Delete this user's scratch folders of dead processes in `place`, once per process."""
     if place in _swept:
         return
     _swept.add(place)
@@ -72,11 +72,11 @@ def remove_abandoned(place: Path) -> None:
         with contextlib.suppress(OSError, NotImplementedError, Timeout):
             if is_own_folder(path) and stat.S_ISREG((path / OWNER).lstat().st_mode):
                 lock = FileLock(path / OWNER)
-                lock.acquire(timeout=0)  # which fails while its process lives
+                lock.acquire(timeout=0)  # fails while its process is alive
                 _remove(path, lock)
 
 
 def is_own_folder(path: Path) -> bool:
-    """A real folder, no link to one, that belongs to this user."""
+    """Whether this is a folder, not a link to one, that belongs to this user."""
     found = path.lstat()
     return stat.S_ISDIR(found.st_mode) and (not hasattr(os, "getuid") or found.st_uid == os.getuid())

@@ -1,6 +1,6 @@
-"""What things are called where people read them: SCAFFOLD for the class Scaffold, LeNet for the function lenet.
+"""Display titles: SCAFFOLD for the class Scaffold, LeNet for the function lenet.
 
-A class or function carries its title; readers that must not know it (the report) are given all titles by name.
+A class or function carries its title; modules that must not import it (the report) receive all titles by name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 
 def titled(title: str) -> Callable[[T], T]:
-    """Give a function its title. (A class says `title = ...`.)"""
+    """Return a decorator that sets a function's title; a class sets `title` itself."""
 
     def give(thing: T) -> T:
         thing.title = title  # type: ignore[attr-defined]
@@ -23,7 +23,7 @@ def titled(title: str) -> Callable[[T], T]:
 
 
 def title_of(thing: Any) -> str:
-    """Its title, or else its name.
+    """Return the title of a class or function, or else its name.
 
     >>> title_of(titled("LeNet")(lambda: None)), title_of(title_of)
     ('LeNet', 'title_of')
@@ -34,17 +34,17 @@ def title_of(thing: Any) -> str:
 
 @dataclass(frozen=True)
 class Titles:
-    """The titles of everything that a recipe can name: by section of the recipe, then by name."""
+    """The titles of all components that a recipe can name, by section, then by name."""
 
     sections: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    bounds: frozenset[str] = frozenset()  # algorithms that others lie between; they do not compete
+    bounds: frozenset[str] = frozenset()  # algorithms that bound the others and are not ranked
 
     def of(self, section: str, chosen: Mapping[str, Any]) -> str:
-        """Of what a recipe's section names; of the user's own, the last part of its name."""
+        """Return the title of the component that a section names; for a user's own, the last part of its name."""
         name = str(chosen.get("class", chosen["name"]))
         return self.sections.get(section, {}).get(name, name.rpartition(":")[2] or name)
 
     def method(self, recipe: Mapping[str, Any]) -> str:
-        """`FedAvg`, `FedAvg + WSM`: as in papers, an algorithm alone is with cross-entropy."""
+        """Return the title of a recipe's method, as `FedAvg + WSM`; cross-entropy is left out, as in papers."""
         algorithm, objective = (self.of(section, recipe[section]) for section in ("algorithm", "objective"))
         return f"{algorithm} + {objective}" if objective else algorithm

@@ -1,7 +1,7 @@
-"""Torch's own settings around a run: those that users change are at their defaults inside, and restored after it.
+"""Torch's global settings during a run: set to their defaults, and restored afterwards.
 
 Some belong to the process (the default dtype, the default generator), some to the thread (autocast, `no_grad`).
-Worker processes set the same, so every engine has the same bits.
+Worker processes apply the same settings, so that every engine has the same bits.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import torch
 
 Settings = Callable[[], AbstractContextManager[object]]
 
-# One run at a time in a process: there is one default generator and one default dtype. Re-entrant, because a run
-# may be started within another, by a callback of it.
+# One run at a time, because the default generator and dtype belong to the process. Re-entrant, because a callback
+# of a run may start another.
 one_run = threading.RLock()
 
 
 @contextmanager
 def torch_defaults() -> Iterator[None]:
-    """Set torch's defaults, restore what was set at the end, and let no other thread do so meanwhile."""
+    """Set torch's defaults and restore the previous settings on exit; other threads wait."""
     with one_run, ExitStack() as undo:
-        # A default device is such a mode. Within a second one, `torch.device("cpu")`, attention has other kernels.
+        # A default device is a torch-function mode; overriding it by another one changes kernels of attention.
         while torch._C._len_torch_function_stack():
             undo.callback(torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack())
         undo.enter_context(torch.inference_mode(False))
@@ -38,11 +38,11 @@ def torch_defaults() -> Iterator[None]:
 
 
 class FixedState(ExitStack):
-    """The settings of one run; closing it restores those around the run, and `fix` sets its own again."""
+    """The settings of one run: `fix` applies them, closing restores those from outside the run."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.settings: list[Settings] = [torch_defaults]  # and those of a device
+        self.settings: list[Settings] = [torch_defaults]  # a device adds its own
 
     def fix(self) -> None:
         held.stacks.append(self)
@@ -52,7 +52,7 @@ class FixedState(ExitStack):
 
 
 class Held(threading.local):
-    """The states that this thread has fixed, the latest last."""
+    """The states that this thread has fixed, latest last."""
 
     def __init__(self) -> None:
         self.stacks: list[FixedState] = []
@@ -63,9 +63,9 @@ held = Held()
 
 @contextmanager
 def fixed_torch_state() -> Iterator[None]:
-    """Inside, torch has its defaults; at the end it is as before. The number of threads is the caller's to set.
+    """Set torch's defaults and restore the previous settings on exit; the caller sets the number of threads.
 
-    It waits for a run in another thread to end: not for threads that a run itself starts and waits for.
+    It waits for a run in another thread to end, so threads that a run starts and waits for must not use it.
     """
     with FixedState() as state:
         state.fix()
@@ -74,7 +74,7 @@ def fixed_torch_state() -> Iterator[None]:
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Inside, torch is as it was around the run: for code that only watches it, and may start other runs."""
+    """Temporarily restore the settings from outside the run, for callbacks, which may start other runs."""
     if not held.stacks:
         yield
         return
@@ -89,7 +89,7 @@ def given_back() -> Iterator[None]:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """As many threads inside, as many as before after."""
+    """Set the number of torch threads; restore it on exit."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -99,7 +99,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def also_fix(settings: Settings) -> None:
-    """Enter these settings too, until the state that this thread has fixed last is closed."""
+    """Add settings to this thread's latest fixed state and enter them."""
     state = held.stacks[-1]
     state.settings.append(settings)
     state.enter_context(settings())

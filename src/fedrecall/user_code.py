@@ -1,4 +1,4 @@
-"""The user's own code: importing it by name, and which lines of a traceback are theirs."""
+"""The user's own code: import by name, and its lines in tracebacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from fedrecall.errors import InputError, nearest
 
-# Files below these are fedrecall's, Python's or a library's.
+# The folders of fedrecall, Python and libraries.
 NOT_THEIRS = tuple(
     folder + os.sep
     for folder in {
@@ -24,7 +24,7 @@ NOT_THEIRS = tuple(
     }
 )
 GENERATED = ("<frozen", "<eval_with_key", "<string>")
-WORKING_FOLDERS: list[str] = []  # that were added to the path of this process
+WORKING_FOLDERS: list[str] = []  # added to `sys.path` by this process
 
 
 def is_theirs(file: str) -> bool:
@@ -36,7 +36,7 @@ def has_their_lines(error: BaseException) -> bool:
 
 
 def source_of(thing: Any) -> str | None:
-    """The source of a class or function, if it is the user's own and can be read."""
+    """Return the source of a user's class or function; None if it is not theirs or cannot be read."""
     try:
         file = inspect.getsourcefile(thing)
         return inspect.getsource(thing) if file is not None and is_theirs(file) else None
@@ -45,12 +45,12 @@ def source_of(thing: Any) -> str | None:
 
 
 def note_key(error: Exception, key: str, name: str) -> None:
-    """Say which key of the recipe led to the code that raised."""
+    """Add a note to an exception: the recipe's key that names the code."""
     error.add_note(f"(the recipe's key {key!r} names it: {name!r})")
 
 
 def their_traceback(error: BaseException) -> str:
-    """Its traceback with the user's own lines, and what these called last; all lines, if none is theirs."""
+    """Return the traceback with the user's lines and the calls below the last one; whole if none is theirs."""
     summary = traceback.TracebackException.from_exception(error)
     part: traceback.TracebackException | None = summary
     while part is not None:
@@ -77,10 +77,10 @@ def import_named(section: str, name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
             raise InputError(f"{section} is {name!r}, but there is no module {module_name!r} here") from None
-        note_key(error, section, name)  # the module is there, and something that it imports is not
+        note_key(error, section, name)  # the module exists, but something that it imports does not
         raise
     except Exception as error:
-        if isinstance(error, ValueError) and not has_their_lines(error):  # no name that a module could have
+        if isinstance(error, ValueError) and not has_their_lines(error):  # not a valid module name
             raise InputError(f"{section} is {name!r}; 'module:name' was expected") from None
         note_key(error, section, name)
         raise
@@ -95,7 +95,7 @@ def import_named(section: str, name: str) -> Callable[..., Any]:
 
 
 def refuse_passed_on(section: str, name: str, found: Any) -> None:
-    """Raise an `InputError` for a function that the module only imports: that may be `os.system`."""
+    """Raise an `InputError` for a function that the module only imports, which may be `os.system`."""
     module_name, _, attribute = name.partition(":")
     home = getattr(found, "__module__", None)
     if inspect.isroutine(found) and home != module_name:
@@ -106,8 +106,8 @@ def refuse_passed_on(section: str, name: str, found: Any) -> None:
 
 
 def add_working_folder() -> None:
-    """Add the working folder to the path, which a console script lacks: last, so that it hides no library, but
-    before those in which this process has worked earlier."""
+    """Add the working folder, which a console script lacks, to `sys.path`: after libraries, so that it hides none,
+    and before earlier working folders."""
     here = os.getcwd()
     if here not in sys.path:
         earlier = [sys.path.index(folder) for folder in WORKING_FOLDERS if folder in sys.path]

@@ -1,7 +1,7 @@
 """A module as flat vectors: parameters are views into `w`, gradients into `g`, float buffers into `b`.
 
-An algorithm is then arithmetic on whole models (`g += mu * (y - x)`), one kernel each, and a model travels as
-two tensors. Every view starts on a 64-byte boundary, because matrix kernels round differently by alignment.
+An algorithm is then arithmetic on whole models (`g += mu * (y - x)`), one kernel each, and a model is sent as two
+tensors. Every view starts on a 64-byte boundary, because the rounding of matrix kernels depends on alignment.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ HERE = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Payload:
-    """How much of a vector is the model's, and not the zeros between its tensors: what would travel."""
+    """The communicated size of a model: its vectors without the padding between tensors."""
 
-    w: tuple[int, int]  # the length of the vector, and how many of its numbers are parameters
-    b: tuple[int, int]  # the same of the float buffers
+    w: tuple[int, int]  # the length of the vector, and the number of parameters in it
+    b: tuple[int, int]  # the same for the float buffers
 
     def bytes(self, sent: Tensors, buffers: Tensors) -> int:
-        """Return the bytes of all these tensors; those stacked have a row for each client.
+        """Return the bytes of these tensors; stacked ones have a row for each client.
 
-        Of vectors as long as `w` or `b` only the model's numbers count, others are sent whole.
+        Vectors of the length of `w` or `b` count without padding, others in full.
         """
         real = dict([self.b, self.w])
         return sum(
@@ -46,16 +46,16 @@ class Payload:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one tensor lies in its flat vector."""
+    """The place of one tensor in its flat vector."""
 
     name: str
     offset: int
     shape: torch.Size
 
     def view(self, flat: Tensor) -> Tensor:
-        """The tensor as a view; convolution weights are stored channels last, which is how they are used.
+        """Return the tensor as a view; convolution weights are stored channels last, as kernels use them.
 
-        Of stacked vectors [.., length] it is the stack of their tensors.
+        For stacked vectors [.., length], return the stack of their tensors.
         """
         part = flat[..., self.offset : self.offset + math.prod(self.shape)]
         leading = flat.shape[:-1]
@@ -66,7 +66,7 @@ class Slot:
 
 
 def lay_out(tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> tuple[list[Slot], int]:
-    """Slots one after the other, each padded with zeros to the next boundary, and the length of the vector."""
+    """Return consecutive slots, each padded to the alignment, and the length of the vector."""
     step = ALIGNMENT // dtype.itemsize
     slots, end = [], 0
     for name, tensor in tensors:
@@ -76,8 +76,8 @@ def lay_out(tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype) -> tuple[
 
 
 class FlatModel:
-    """A module whose parameters, gradients and float buffers live in flat vectors, all of them on one device. It
-    takes the module over.
+    """A module whose parameters, gradients and float buffers are views into flat vectors on one device. The module
+    is changed in place.
 
     >>> flat = FlatModel(nn.Linear(3, 2))
     >>> flat.w.shape, flat.b.shape                      # 6 weights and 2 biases, each padded to 16 floats
@@ -106,8 +106,8 @@ class FlatModel:
         self._adopt()
 
     def _adopt(self) -> None:
-        """Move values into the vectors and point the module's tensors there, keeping the tensor objects:
-        tied weights, a GRU's list of weights and parametrisations go on referring to them."""
+        """Move values into the vectors and point the module's tensors there. The tensor objects stay, because tied
+        weights, a GRU's list of weights and parametrisations refer to them."""
         for slot in self.parameter_slots:
             parameter = self.parameters[slot.name]
             view = slot.view(self.w)
@@ -131,13 +131,13 @@ class FlatModel:
         return bool(self.float_buffers or self.int_buffers)
 
     def buffers(self) -> Tensors:
-        """A copy of the buffers: floats as the flat `b`, integers (a batch counter) as the flat `i`."""
+        """Return a copy of the buffers: floats as the flat `b`, integers (a batch counter) as the flat `i`."""
         integers = [buffer.reshape(-1).long() for buffer in self.int_buffers.values()]
         none = torch.zeros(0, dtype=torch.long, device=self.b.device)
         return {"b": self.b.clone(), "i": torch.cat(integers) if integers else none}
 
     def load(self, w: Tensor, buffers: Tensors) -> None:
-        """Copy a vector and buffers in. They may lie anywhere; the views stay where they are."""
+        """Copy a vector and buffers into the model; its views stay valid."""
         self.w.copy_(w)
         self.b.copy_(buffers["b"])
         start = 0
@@ -147,7 +147,7 @@ class FlatModel:
             start += buffer.numel()
 
     def check_views(self) -> None:
-        """Does the module still train in the vectors? A module may break them in its `forward`."""
+        """Raise an `InputError` if a tensor of the module is no longer a view, as its `forward` may replace it."""
         parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
         for slot in self.parameter_slots:
             parameter = parameters.get(slot.name)
@@ -169,7 +169,7 @@ class FlatModel:
                 )
 
     def state_dict(self) -> Tensors:
-        """Contiguous copies under the module's own names: what is saved."""
+        """Return contiguous copies under the module's own names, for saving."""
         return {
             name: tensor.detach().clone(memory_format=torch.contiguous_format)
             for name, tensor in self.module.state_dict().items()
@@ -177,7 +177,7 @@ class FlatModel:
 
 
 def materialise(module: nn.Module, dry_batch: Callable[[torch.dtype], Tensor]) -> None:
-    """Give lazy modules their shapes and initial values, by one dry batch in the model's precision."""
+    """Initialise lazy modules by one dry batch in the model's precision."""
     tensors = [*module.parameters(), *module.buffers()]
     if any(is_lazy(tensor) for tensor in tensors):
         dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float32)
@@ -188,7 +188,7 @@ def materialise(module: nn.Module, dry_batch: Callable[[torch.dtype], Tensor]) -
 
 
 def the_one_float_dtype(tensors: Iterable[tuple[str, Tensor]]) -> torch.dtype:
-    """The dtype of all parameters and float buffers; more than one cannot share a vector."""
+    """Return the dtype of all parameters and float buffers; raise an `InputError` if there are several."""
     first: dict[torch.dtype, str] = {}
     for name, tensor in tensors:
         if not tensor.is_floating_point():
@@ -203,7 +203,7 @@ def the_one_float_dtype(tensors: Iterable[tuple[str, Tensor]]) -> torch.dtype:
 
 
 def tensors_digest(state: Tensors) -> str:
-    """SHA-256 of names, types, shapes and values."""
+    """Return the SHA-256 of names, types, shapes and values."""
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())

@@ -1,4 +1,4 @@
-"""What is measured of the models of a round, on which data, and when."""
+"""Evaluation of a round's models: the metrics, their data and their rounds."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from fedrecall.runs import files
 from fedrecall.runs.client_states import StateTable
 from fedrecall.runs.lines import Lines
 
-PART = 1024  # samples of one evaluation task
+PART = 1024  # samples per evaluation task
 MOST_CLIENTS = 500  # on a line of clients.jsonl
 PREFIX = {"validation": "val", "held_out": "held_out", "test": "test"}
-# The prefixes of the metrics that only evaluated, or only tested, rounds have.
+# Prefixes of the metrics that only evaluated, or only tested, rounds have.
 OF_EVALUATED = ("val_", "held_out_", "global_forgetting", "update_")
 OF_TESTED = ("test_",)
 
@@ -39,26 +39,26 @@ Line = dict[str, Any]
 
 
 class Evaluator(Observer):
-    """Metrics on the pooled validation data, on the held-out clients, and on the test set."""
+    """Measures metrics on the pooled validation data, on the held-out clients and on the test set."""
 
     def __init__(
         self, recipe: Recipe, job: Job, federation: Federation, metrics: Mapping[str, UserMetric] | None = None
     ) -> None:
         self.recipe, self.federation = recipe, federation
         self.algorithm = job.algorithm
-        self.own_models = job.algorithm.personal or job.batch_norm == "local"  # or statistics, at least
+        self.own_models = job.algorithm.personal or job.batch_norm == "local"  # or statistics
         self.user_metrics = user_metrics(recipe.evaluation.metrics or (), metrics)
         self.has_validation = len(federation.pool("validation")[1]) > 0
-        # Of clients' own models, by split and client: the version that was measured, and what was found.
+        # The measured version and metrics of clients' own models, by split and client.
         self._of_models: dict[tuple[str, int | None], tuple[int, Line]] = {}
-        self._classes: list[np.ndarray] = []  # the last accuracy of each class, and the best before it
+        self._classes: list[np.ndarray] = []  # the last and the best accuracy of each class
         self._listed = listed_clients(recipe.seed, federation)
         for key, wanted in (("target", recipe.evaluation.target), ("metrics", self.user_metrics)):
             if wanted and not self.has_validation:
                 raise InputError(f"evaluation.{key} is measured on validation data, and partition.validation is 0")
 
     def recall(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Take up the history of a run that is resumed, from its lines of clients.jsonl."""
+        """Restore the history of a resumed run from its lines of clients.jsonl."""
         self._classes = []
         for line in lines:
             classes = line.get("val_class_accuracy")
@@ -66,7 +66,7 @@ class Evaluator(Observer):
                 self._global_forgetting(class_accuracies(line["round"], classes, self.federation.num_classes))
 
     def due(self, t: int) -> list[str]:
-        """The data that the models of this round are evaluated on."""
+        """Return the splits that the models of this round are evaluated on."""
         splits = []
         if self.recipe.evaluates(t):
             splits += ["validation"] if self.has_validation else []
@@ -79,9 +79,9 @@ class Evaluator(Observer):
         return t > self.recipe.rounds - self.recipe.tested_rounds
 
     def planned(self, lines: Mapping[str, Lines]) -> dict[str, Lines]:
-        """Return the lines of a run's files without what this recipe does not measure in their rounds.
+        """Return the lines of a run's files without metrics that this recipe does not measure in their rounds.
 
-        A shorter run evaluated and tested some rounds only because they were among its last.
+        A shorter run evaluated and tested some rounds only because they were its last.
         """
         planned = dict(lines)
         if files.METRICS in lines:
@@ -93,7 +93,7 @@ class Evaluator(Observer):
         return planned
 
     def notes_on_untested(self, lines: Lines) -> Iterator[str]:
-        """Yield a warning if rounds that are done are among those to test, but were not tested."""
+        """Yield a warning if completed rounds are among those to test but were not tested."""
         past = [
             line["round"] for line in lines if "test" in self.due(line["round"]) and "test_accuracy" not in line
         ]
@@ -109,7 +109,7 @@ class Evaluator(Observer):
         return {key: value for key, value in line.items() if not key.startswith(unplanned)}
 
     def after(self, live: LiveRound) -> None:
-        """The metrics of the global model (or their means over the clients' own models), and those by client."""
+        """Add the metrics of the global model (or means over the clients' own models) and those by client."""
         t, engine, states = live.number, live.engine, live.states
         splits = self.due(t)
         if splits:
@@ -120,20 +120,19 @@ class Evaluator(Observer):
                 continue
             predictions = self.predictions(t, engine, states, split, logits=self._wants_logits(split))
             live.line |= self._pooled(t, split, predictions)
-            if split == "validation" and not np.isnan(predictions.correct).all():  # else nobody answered
+            if split == "validation" and not np.isnan(predictions.correct).all():  # else no client answered
                 over_clients, live.by_client = self._by_client(t, predictions)
                 live.line |= over_clients
 
     def _means_over_models(self, split: str) -> bool:
-        """Whether each client's model is judged on all of a split: on validation data each is judged on its own
-        client's, unless nothing is exchanged."""
+        """Whether each client's own model is evaluated on the whole split (validation: only without exchange)."""
         return self.algorithm.personal and (split != "validation" or not self.algorithm.exchanges)
 
     def _wants_logits(self, split: str) -> bool:
         return split == "validation" and bool(self.user_metrics)
 
     def _pooled(self, t: int, split: str, predictions: Predictions) -> Line:
-        """Of one model on all samples of a split."""
+        """Return the metrics of one model on all samples of a split."""
         prefix = PREFIX[split]
         if split == "held_out":
             return {"held_out_accuracy": float(predictions.correct.mean())}
@@ -152,7 +151,7 @@ class Evaluator(Observer):
         return labels
 
     def _by_client(self, t: int, predictions: Predictions) -> tuple[Line, Line]:
-        """Over clients and over classes, for the round's line; and the line of clients.jsonl."""
+        """Return the metrics over clients and classes for the round's line, and the line of clients.jsonl."""
         federation = self.federation
         owners, population = federation.owners(), federation.population
         accuracy = client_accuracy(predictions.correct, owners, population)
@@ -174,7 +173,7 @@ class Evaluator(Observer):
         }
 
     def _global_forgetting(self, classes: np.ndarray) -> Line:
-        """Against the global models of the evaluated rounds before; nothing in the first."""
+        """Return the forgetting since earlier evaluated rounds; empty in the first."""
         if not self._classes:
             self._classes = [classes, classes]
             return {}
@@ -194,10 +193,9 @@ class Evaluator(Observer):
         clients: Sequence[int] = (),
         logits: bool = False,
     ) -> Predictions:
-        """Return predictions for the pooled samples of a split; of "validation", or these clients'.
+        """Return predictions for the pooled samples of a split; of "validation", those of `clients` if given.
 
-        They are the published model's or, where clients have models or statistics of their own, those of each
-        client's own for its samples.
+        The published model predicts or, if clients have own models or statistics, each client's on its samples.
         """
         whole = EvaluateTask(t, 0, split, clients=tuple(clients), logits=logits)
         if not self.own_models:
@@ -209,7 +207,7 @@ class Evaluator(Observer):
         return self._parts(engine, own)
 
     def _parts(self, engine: Engine, wholes: list[EvaluateTask]) -> Predictions:
-        """The tasks' data one after the other, in parts that the engine can share out."""
+        """Return predictions for the tasks in order, split into parts that the engine can distribute."""
         parts: list[EvaluateTask] = []
         for task in wholes:
             size = len(self.federation.pool(task.split, task.clients)[1])
@@ -219,7 +217,7 @@ class Evaluator(Observer):
         return Predictions.concatenate([r.predictions for r in results if isinstance(r, EvaluateResult)])
 
     def _mean_over_models(self, t: int, engine: Engine, states: StateTable, split: str) -> Line:
-        """A client's own model is evaluated once, until it trains again."""
+        """Return mean metrics of the clients' own models; without exchange, only changed ones are evaluated."""
         lines = []
         for client in range(self.federation.population):
             version = states.version(client)
@@ -234,7 +232,7 @@ class Evaluator(Observer):
 
 
 def class_accuracies(round: int, values: Any, classes: int) -> np.ndarray:
-    """Of a line of clients.jsonl, where null stands for a class without samples."""
+    """Return the class accuracies of a line of clients.jsonl, where null is a class without samples."""
     if (
         not isinstance(values, list)
         or [type(value) in (int, float, type(None)) for value in values] != [True] * classes
@@ -244,8 +242,8 @@ def class_accuracies(round: int, values: Any, classes: int) -> np.ndarray:
 
 
 def listed_clients(seed: int, federation: Federation) -> np.ndarray:
-    """Who is on the lines of clients.jsonl: all training clients, or as many of them drawn by the seed as keep the
-    file small, the same in every round."""
+    """Return the clients on the lines of clients.jsonl, the same in every round: all training clients, or a sample
+    drawn by the seed that keeps the file small."""
     everyone = federation.population
     if everyone <= MOST_CLIENTS:
         return np.arange(everyone)

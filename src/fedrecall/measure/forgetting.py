@@ -1,9 +1,9 @@
-"""Local client forgetting: what one client's training makes the model lose on the others' data.
+"""Local client forgetting: the accuracy that one client's training costs the model on the others' data.
 
 F[i, k] = Acc_k(global model before the round) - Acc_k(client i's model after its local steps), where Acc_k is the
-accuracy on client k's validation data. Pure functions on arrays; what could not be measured (a client without
-validation data, a class without a sample) is NaN and left out of the means. `models` are the ids of the rows,
-`data` those of the columns (0, 1, 2, .. unless given).
+accuracy on client k's validation data. Pure functions on arrays; unmeasured values (a client without validation
+data, a class without a sample) are NaN and left out of the means. `models` are the client ids of the rows, `data`
+those of the columns (0, 1, 2, .. by default).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def client_accuracy(correct: np.ndarray, owners: np.ndarray, clients: int) -> np.ndarray:
-    """[K]: the accuracy on each client's samples, from one flag per pooled sample. (Or on each class's.)
+    """Return [K]: the accuracy on each client's samples, from one flag per pooled sample.
 
     >>> client_accuracy(np.array([True, False, True]), np.array([0, 0, 1]), 3)
     array([0.5, 1. , nan])
@@ -23,7 +23,7 @@ def client_accuracy(correct: np.ndarray, owners: np.ndarray, clients: int) -> np
 
 
 def group_mean(values: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray:
-    """[count]: the mean of the values of each group; NaN for a group without one."""
+    """Return [count]: the mean of the values of each group; NaN for an empty group."""
     total = np.bincount(groups, weights=values.astype(np.float64), minlength=count)
     there = np.bincount(groups, minlength=count)
     means: np.ndarray = np.divide(total, there, out=np.full(count, np.nan), where=there > 0)
@@ -31,13 +31,13 @@ def group_mean(values: np.ndarray, groups: np.ndarray, count: int) -> np.ndarray
 
 
 def mean_of_known(values: np.ndarray) -> float:
-    """The mean of the values that are not NaN; NaN if there are none."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 
 def means_of_known(values: np.ndarray, axis: int) -> np.ndarray:
-    """The same along an axis."""
+    """Return `mean_of_known` along an axis."""
     known = ~np.isnan(values)
     there = known.sum(axis)
     total = np.where(known, values, 0.0).sum(axis)
@@ -46,45 +46,45 @@ def means_of_known(values: np.ndarray, axis: int) -> np.ndarray:
 
 
 def own_pairs(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
-    """[m, k]: is column k the data of model i's own client?"""
+    """Return [m, k]: whether column k is the data of model i's own client."""
     columns = np.arange(matrix.shape[1]) if data is None else data
     own: np.ndarray = models[:, None] == columns[None, :]
     return own
 
 
 def others(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
-    """The matrix with NaN in place of each model's own data."""
+    """Return the matrix with NaN in place of each model's own data."""
     return np.where(own_pairs(matrix, models, data), np.nan, matrix)
 
 
 def forgetting_matrix(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """F[i, k] from before [k] and after [i, k]. Positive: forgotten."""
+    """Return F[i, k] from before [k] and after [i, k]; positive means forgotten."""
     matrix: np.ndarray = before[None, :] - after
     return matrix
 
 
 def mean_forgetting(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> float:
-    """The headline: the mean over all pairs of a model i and another client's data k != i."""
+    """Return the mean over all pairs of a model i and another client's data k != i."""
     return mean_of_known(others(matrix, models, data))
 
 
 def forgotten_by_model(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
-    """[m]: what model i lost, the mean over the others' data k != i."""
+    """Return [m]: the forgetting of model i, the mean over the others' data k != i."""
     return means_of_known(others(matrix, models, data), axis=1)
 
 
 def forgotten_on_data(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
-    """[k]: what was lost on client k's data, the mean over the others' models i != k: F_k of the paper."""
+    """Return [k]: the forgetting on client k's data, the mean over the others' models i != k: F_k of the paper."""
     return means_of_known(others(matrix, models, data), axis=0)
 
 
 def standard_error(
     matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None, population: int | None = None
 ) -> float:
-    """Of the mean forgetting, where the columns are a sample of the population without repeats.
+    """Return the standard error of the mean forgetting, if the columns are sampled without replacement.
 
-    The deviation of the columns' means over the root of their number, times sqrt(1 - columns / population): with
-    every client in the sample there is nothing left to chance.
+    It is the standard deviation of the columns' means over the root of their number, times the finite population
+    correction sqrt(1 - columns / population).
     """
     columns = forgotten_on_data(matrix, models, data)
     columns = columns[~np.isnan(columns)]
@@ -95,13 +95,13 @@ def standard_error(
 
 
 def learned(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
-    """[m]: what model i gained on its own client's data, after[i, i] - before[i]; NaN if that is no column."""
+    """Return [m]: the gain of model i on its own client's data, after[i, i] - before[i]; NaN without a column."""
     return means_of_known(np.where(own_pairs(matrix, models, data), -matrix, np.nan), axis=1)
 
 
 def learned_in_probe(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """[m]: `learned` from the arrays of a probe's file, whose columns may be a sample of the clients: the models'
-    own clients need not be in it, and their data are measured besides."""
+    """Return [m]: `learned` from the arrays of a probe's file. If its columns are a sample of the clients, the
+    models' own data are measured separately."""
     if "own_before" in arrays:
         gained: np.ndarray = arrays["own_after"] - arrays["own_before"]
         return gained
@@ -109,14 +109,14 @@ def learned_in_probe(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def mean_learned(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> float:
-    """The mean gain of the same models on their own data: a model that learns nothing forgets nothing."""
+    """Return the mean gain of the models on their own data: a model that learns nothing forgets nothing."""
     return mean_of_known(learned(matrix, models, data))
 
 
 def drops_and_rises(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> tuple[float, float]:
-    """The mean of max(F, 0) and that of max(-F, 0) over the pairs of the headline, which is their difference.
+    """Return the means of max(F, 0) and max(-F, 0) over the pairs of `mean_forgetting`, which is their difference.
 
-    Apart, so that a gain on one client's data does not hide a loss on another's.
+    They are separate, so that a gain on one client's data does not hide a loss on another's.
     """
     values = others(matrix, models, data)
     return mean_of_known(np.maximum(values, 0.0)), mean_of_known(np.maximum(-values, 0.0))
@@ -125,36 +125,36 @@ def drops_and_rises(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | N
 def present_and_absent(
     class_before: np.ndarray, class_after: np.ndarray, present: np.ndarray
 ) -> tuple[float, float]:
-    """Forgetting per class, from [C] and [m, C]: the mean over the pairs of a model i and a class that its client
-    trains on, and that over the pairs with a class it does not have."""
+    """Return the mean forgetting per class, from [C] and [m, C]: over the pairs of a model and a class that its
+    client trains on, and over the pairs with a class that the client lacks."""
     lost = forgetting_matrix(class_before, class_after)
     return mean_of_known(lost[present]), mean_of_known(lost[~present])
 
 
 def statistics_drift(after: np.ndarray, after_global_statistics: np.ndarray) -> np.ndarray:
-    """[m, k]: how much of F[i, k] comes from the client's batch-norm statistics, the rest being its weights'."""
+    """Return [m, k]: the part of F[i, k] due to the client's batch-norm statistics; the rest is due to weights."""
     drift: np.ndarray = after_global_statistics - after
     return drift
 
 
 def lost_by_aggregation(after: np.ndarray, after_aggregation: np.ndarray) -> np.ndarray:
-    """[k]: mean_i after[i, k] less the accuracy of the model that the server made of them."""
+    """Return [k]: mean_i after[i, k] minus the accuracy of the aggregated model."""
     lost: np.ndarray = means_of_known(after, axis=0) - after_aggregation
     return lost
 
 
 def global_forgetting(previous: np.ndarray, now: np.ndarray) -> float:
-    """mean_c max(0, A_c(t - 1) - A_c(t)), from the per-class accuracies of two global models."""
+    """Return mean_c max(0, A_c(t - 1) - A_c(t)), from the per-class accuracies of two global models."""
     return mean_of_known(np.maximum(previous - now, 0.0))
 
 
 def global_forgetting_from_best(earlier: np.ndarray, now: np.ndarray) -> float:
-    """mean_c max_{t' < t} (A_c(t') - A_c(t)), from those of all earlier models [t, C]. Negative: never better."""
+    """Return mean_c max_{t' < t} (A_c(t') - A_c(t)), from all earlier models [t, C]; negative: never better."""
     return mean_of_known((earlier - now).max(axis=0))
 
 
 def probe_metrics(arrays: Mapping[str, np.ndarray], measurable: int) -> dict[str, float]:
-    """The metrics of a probe, from the arrays of its file and how many clients have validation data."""
+    """Return the metrics of a probe, from its arrays and the number of clients with validation data."""
     models, data, after = arrays["models"], arrays["data"], arrays["after"]
     matrix = forgetting_matrix(arrays["before"], after)
     drops, rises = drops_and_rises(matrix, models, data)
@@ -163,7 +163,7 @@ def probe_metrics(arrays: Mapping[str, np.ndarray], measurable: int) -> dict[str
         metrics["forgetting_se"] = standard_error(matrix, models, data, measurable)
     metrics["learned"] = mean_of_known(learned_in_probe(arrays))
     metrics |= {"forgotten_drops": drops, "forgotten_rises": rises}
-    if "present" in arrays:  # not where labels stay with the clients
+    if "present" in arrays:  # absent if labels stay with the clients
         present, absent = present_and_absent(arrays["class_before"], arrays["class_after"], arrays["present"])
         metrics |= {"forgotten_present": present, "forgotten_absent": absent}
     if "after_global_statistics" in arrays:

@@ -1,4 +1,4 @@
-"""The metrics: the definition and the unit of each, as docs and report show them, and their arithmetic."""
+"""The metrics: their definitions and units, as docs and report show them, and their computation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedrecall.client.predictions import Predictions
 
 BINS = 15  # of the calibration error
-WORST = 0.1  # the share of the clients that are the worst
+WORST = 0.1  # the share of the clients in `val_accuracy_worst`
 
 Better = Literal["higher", "lower"]
 Unit = Literal["%", "points", ""]
@@ -22,7 +22,7 @@ Unit = Literal["%", "points", ""]
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that is measured: its name in the files, its definition, and which way it is better, if any.
+    """A metric: its name in the files, its definition, and its better direction, if any.
 
     Files hold shares of samples; readers see accuracies in percent and their differences in points.
     """
@@ -31,11 +31,11 @@ class Metric:
     words: str
     better: Better | None = None
     unit: Unit = ""
-    signed: bool = False  # shown with its sign, also where it is positive
+    signed: bool = False  # shown with its sign even if it is positive
 
     @property
     def factor(self) -> float:
-        """Convert a number in the files to the metric's unit."""
+        """The factor from a number in the files to the metric's unit."""
         return 100.0 if self.unit else 1.0
 
     def heading(self, title: str) -> str:
@@ -43,7 +43,7 @@ class Metric:
         return f"{title}, {self.unit}" if self.unit else title
 
 
-# Which model, on which data, over which clients, with which weights, at which moment.
+# A definition names the model, the data, the clients, their weights and the rounds.
 # "Evaluated" rounds are every `evaluation.every` rounds and the last one, "tested" rounds the last
 # `evaluation.test_last`, "probed" rounds those of `forgetting`.
 OF_A_ROUND = (
@@ -314,12 +314,12 @@ OF_A_RUN = (
 )
 METRICS = {metric.name: metric for metric in OF_A_ROUND}
 SUMMARY = {metric.name: metric for metric in OF_A_RUN}
-# What may decide when a run ends and which model is kept: what is measured on validation data.
+# The metrics that may decide when a run ends and which model is kept: those on validation data.
 DECIDING = {name: metric for name, metric in METRICS.items() if name.startswith("val_") and metric.better}
 
 
 def metric_of(name: str) -> Metric:
-    """Return the metric of a round or a run; a name that is neither is a metric of the user's own.
+    """Return the metric of a round or a run; any other name is a user's own metric.
 
     >>> metric_of("val_accuracy").unit, metric_of("forgetting").unit, metric_of("train_loss").unit
     ('%', 'points', '')
@@ -328,7 +328,7 @@ def metric_of(name: str) -> Metric:
 
 
 def pooled_metrics(predictions: Predictions, labels: np.ndarray, classes: int) -> dict[str, float]:
-    """Of one model on pooled samples, every sample weighing the same (but for `accuracy_macro`)."""
+    """Return the metrics of one model on pooled samples, all with equal weight (except in `accuracy_macro`)."""
     return {
         "accuracy": float(predictions.correct.mean()),
         "accuracy_macro": mean_of_known(group_mean(predictions.correct, labels, classes)),
@@ -338,21 +338,21 @@ def pooled_metrics(predictions: Predictions, labels: np.ndarray, classes: int) -
 
 
 def counted_metrics(predictions: Predictions) -> dict[str, float]:
-    """What is known of pooled samples whose clients say how many are right and how likely their labels are, and no
-    more; samples of a client that says nothing are NaN, and left out."""
+    """Return the metrics of pooled samples of which clients report accuracy and likelihood only; samples of a
+    client that does not answer are NaN and left out."""
     if np.isnan(predictions.correct).all():
         return {}
     return {"accuracy": mean_of_known(predictions.correct), "nll": mean_of_known(predictions.nll)}
 
 
 def client_metrics(accuracy: np.ndarray) -> dict[str, float]:
-    """Over clients, from one accuracy each; clients without data are NaN and left out.
+    """Return the metrics over clients, from one accuracy each; clients without data are NaN and left out.
 
     >>> client_metrics(np.array([0.5, 1.0, np.nan, 0.0]))
     {'accuracy_mean': 0.5, 'accuracy_worst': 0.0, 'accuracy_sd': 0.408248290463863}
     """
     known = np.sort(accuracy[~np.isnan(accuracy)])
-    # A product like 0.1 * 30 is a little more than 3.
+    # In floating point, a product like 0.1 * 30 is a little more than 3.
     worst = known[: math.ceil(WORST * len(known) - 1e-9)]
     return {
         "accuracy_mean": float(known.mean()),

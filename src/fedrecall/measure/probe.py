@@ -1,7 +1,7 @@
-"""Probes: at chosen rounds, every model of the round on every client's validation data.
+"""Probes: evaluate every model of a chosen round on every client's validation data.
 
-A probe only watches. It is one forward pass over the pooled validation data for each model: the global one before
-the round, each client's in its own training task (nowhere else is there such a model), and the new global one.
+A probe does not change the run. It is one forward pass over the pooled validation data for each model: the global
+one before the round, each client's within its training task (it exists nowhere else), and the new global one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Probes(Observer):
-    """Decides when there is a probe, and on whose data."""
+    """Runs the probes of a run: decides their rounds and clients, and measures forgetting."""
 
     def __init__(self, recipe: Recipe, federation: Federation, evaluator: Evaluator) -> None:
         self.recipe, self.federation, self.evaluator = recipe, federation, evaluator
@@ -51,7 +51,7 @@ class Probes(Observer):
             self._probe.before = self._probe.accuracies(self._correct(live, clients), clients)
 
     def _sampled(self, t: int) -> list[int] | None:
-        """The clients on whose data this round is probed, of those who have some; None: all training clients."""
+        """Return the sample of clients on whose data this round is probed; None for all training clients."""
         wanted = self.recipe.forgetting.sample
         if wanted is None:
             return None
@@ -60,7 +60,7 @@ class Probes(Observer):
         return sorted(random.choice(able, size=min(wanted, len(able)), replace=False).tolist())
 
     def _correct(self, live: LiveRound, clients: Sequence[int]) -> np.ndarray:
-        """The samples that the published model gets right."""
+        """Return which samples the published model classifies correctly."""
         return self.evaluator.predictions(live.number, live.engine, live.states, "validation", clients).correct
 
     def result(self, live: LiveRound, contribution: Contribution) -> None:
@@ -69,9 +69,9 @@ class Probes(Observer):
                 self._probe.add(task, answers)
 
     def after(self, live: LiveRound) -> None:
-        if self._probe is None or not self._probe.rows:  # no client let its model be probed
+        if self._probe is None or not self._probe.rows:  # no client's model was probed
             return
-        # The vector that the next clients would be sent, as before: not a mean that is only evaluated.
+        # The vector that clients would be sent next, not a mean that is only evaluated.
         vector = self.evaluator.algorithm.broadcast(live.server)["w"]
         live.engine.publish(live.number, {"w": vector}, live.buffers)
         clients = self._probe.clients_after()
@@ -82,10 +82,10 @@ class Probes(Observer):
 
 
 class ProbedRound:
-    """What is known of one probed round.
+    """The accuracies of one probed round.
 
-    The columns are all training clients, or a sample of them. A model's own client need not be in the sample; its
-    data then come after those of the columns, for what the model learned.
+    The columns are all training clients or a sample of them. If a model's own client is not in the sample, its
+    data follow those of the columns, to measure what the model learned.
     """
 
     before: Arrays
@@ -107,11 +107,11 @@ class ProbedRound:
         return tuple(self.columns) if self.sampled else ()
 
     def _with_own(self, models: Sequence[int]) -> tuple[int, ...]:
-        """Whose data a model is evaluated on, in the words of a task."""
+        """Return the clients on whose data a model is evaluated, for its task; empty stands for all."""
         return (*self.columns, *(i for i in models if i not in self.columns)) if self.sampled else ()
 
     def add(self, task: TrainTask, answers: ProbeAnswers) -> None:
-        """The model of a client, as it was after its local steps."""
+        """Add the accuracies of a client's model after its local steps."""
         row = self.accuracies(answers.correct, task.clients)
         if answers.with_global_statistics is not None:
             row["global_statistics"] = self.accuracies(answers.with_global_statistics, task.clients)["columns"]
@@ -119,7 +119,7 @@ class ProbedRound:
         self.rows.append(row)
 
     def accuracies(self, correct: np.ndarray, clients: Sequence[int]) -> Arrays:
-        """By client (all of those judged, and the columns alone) and, on the columns' data, by class."""
+        """Return accuracies by client (all evaluated ones; the columns alone) and, on the columns, by class."""
         federation, among = self.federation, len(self.columns)
         sizes = [len(federation.validation_indices(client)) for client in clients or self.columns]
         accuracy = forgetting.client_accuracy(correct, np.repeat(np.arange(len(sizes)), sizes), len(sizes))
@@ -133,7 +133,7 @@ class ProbedRound:
         return found | {"classes": classes}
 
     def arrays(self) -> Arrays:
-        """Those of the round's file, but for the new global model's."""
+        """Return the arrays of the round's file, except those of the new global model."""
         before, rows, federation = self.before, self.rows, self.federation
         samples = [federation.validation_indices(client) for client in self.columns]
         arrays = {

@@ -1,4 +1,4 @@
-"""What the local training of a round amounts to: its arithmetic operations, and how the updates lie."""
+"""The cost of a round's local training in operations, and the geometry of its updates."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedrecall.vector import FlatModel
 
 
 class Operations(TorchDispatchMode):
-    """Counts arithmetic operations by torch's own formulas, as its FlopCounterMode does; that one loads torch's
-    compiler first, a second or two at the start of every run."""
+    """Counts arithmetic operations by torch's formulas, as FlopCounterMode does, but without loading torch's
+    compiler, which takes a second or two."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -40,9 +40,9 @@ class Operations(TorchDispatchMode):
 
 
 def flops_per_sample(flat: FlatModel, federation: Federation) -> int:
-    """Of one sample's forward and backward pass, as torch counts them: products, convolutions and attention.
+    """Return the FLOPs of one sample's forward and backward pass: products, convolutions and attention.
 
-    In eval mode, in which nothing of the model changes; those operations are the same when it trains.
+    They are counted in eval mode, which does not change the model; training has the same ones.
     """
     x = dry_batch(federation, flat.w.dtype)
     was_training = flat.module.training
@@ -57,16 +57,16 @@ def flops_per_sample(flat: FlatModel, federation: Federation) -> int:
 
 
 class TrainingCost(Observer):
-    """Counts the operations of each round's local training, and says how the updates lie."""
+    """Measures the FLOPs of each round's local training and the geometry of its updates."""
 
     def __init__(self, local: Local, flat: FlatModel, federation: Federation) -> None:
         self.local = local
         self.least = least_samples(flat.module)
         self.flops_per_sample = flops_per_sample(flat, federation)
-        self._trained: Counter[tuple[int, int]] = Counter()  # clients with so many samples and steps
+        self._trained: Counter[tuple[int, int]] = Counter()  # clients by (samples, steps)
 
     def of_client(self, samples: int) -> int:
-        """Operations of a round's local training at a client with so many samples."""
+        """Return the FLOPs of a round's local training at a client with this many samples."""
         return self.flops_per_sample * LocalPlan.of(self.local, samples, self.least).samples_seen
 
     def before(self, live: LiveRound) -> None:

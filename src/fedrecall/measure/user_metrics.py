@@ -1,4 +1,4 @@
-"""Metrics of the user's own: functions of the global model's logits and the labels."""
+"""User-defined metrics: functions of the global model's logits and the labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UserMetric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def user_metrics(named: Sequence[str], given: Mapping[str, UserMetric] | None = None) -> dict[str, UserMetric]:
-    """The functions that a recipe names as `module:function`, and those given as Python objects, by name."""
+    """Return the functions that a recipe names as `module:function` and those given in Python, by name."""
     pairs = list((given or {}).items())
     for text in named:
         if ":" not in text:
@@ -32,7 +32,7 @@ def user_metrics(named: Sequence[str], given: Mapping[str, UserMetric] | None = 
 
 
 def evaluate(name: str, function: UserMetric, logits: np.ndarray, labels: np.ndarray, round: int) -> float:
-    """The function's value; an exception in it is the user's, and says which metric it was and when."""
+    """Return the function's value; an exception in it gets a note of the metric and the round."""
     try:
         value = function(logits, labels)
     except Exception as error:

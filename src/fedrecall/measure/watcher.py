@@ -1,4 +1,4 @@
-"""Whatever only looks at the rounds of a run: trackers, progress, a user's callbacks."""
+"""Watchers, which only observe the rounds of a run: trackers, progress, a user's callbacks."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from fedrecall.vector import Tensors
 
 
 class Round:
-    """A round as watchers see it. What they change in it changes nothing of the run."""
+    """A round as watchers see it; changes to it do not affect the run."""
 
     def __init__(self, live: LiveRound) -> None:
         self._live = live
 
     @property
     def number(self) -> int:
-        """Counted from 1."""
+        """The number of the round, counted from 1."""
         return self._live.number
 
     @property
     def lr(self) -> float:
-        """The local rate of the round."""
+        """The local learning rate of the round."""
         return self._live.lr
 
     @property
@@ -33,17 +33,17 @@ class Round:
 
     @property
     def dropped(self) -> list[int]:
-        """Clients whose update was not finite."""
+        """The clients whose update was not finite."""
         return list(self._live.dropped)
 
     @property
     def missing(self) -> list[int]:
-        """Clients that gave nothing back."""
+        """The clients that returned no update."""
         return list(self._live.missing)
 
     @property
     def line(self) -> dict[str, Any]:
-        """The round's line of metrics.jsonl, as far as it is measured."""
+        """The round's line of metrics.jsonl, as far as measured."""
         return dict(self._live.line)
 
     @property
@@ -53,22 +53,22 @@ class Round:
 
     @property
     def sent(self) -> Tensors:
-        """What the clients are sent."""
+        """The tensors that the clients are sent."""
         return {name: tensor.clone() for name, tensor in self._live.sent.items()}
 
     @property
     def server(self) -> Tensors:
-        """The server's state: before the round and, in `after`, the new one."""
+        """The server's state before the round and, in `after`, the new one."""
         return {name: tensor.clone() for name, tensor in self._live.server.items()}
 
     @property
     def buffers(self) -> Tensors:
-        """The model's buffers with that state."""
+        """The model's buffers that belong to `server`."""
         return {name: tensor.clone() for name, tensor in self._live.buffers.items()}
 
 
 class Watcher:
-    """Looks at rounds, and changes nothing of their result. Override what you want to see.
+    """Observes rounds without changing their result; override the methods that you need.
 
     >>> class Losses(Watcher):
     ...     def after(self, round: Round) -> None:
@@ -79,20 +79,20 @@ class Watcher:
 
     @property
     def wants_each(self) -> bool:
-        """Whether it looks at each client's update; else an engine may add some up where they were made."""
+        """Whether it needs each client's update; else an engine may sum updates in its workers."""
         return type(self).result is not Watcher.result
 
     def started(self, recipe: dict[str, Any], folder: Path) -> None:
-        """The run begins, or is resumed; `recipe` has every key, `folder` is where its files are."""
+        """Called when the run begins or is resumed; `recipe` has every key, `folder` has the run's files."""
 
     def before(self, round: Round) -> None:
-        """The model is published, and nobody has trained yet."""
+        """Called when the model is published, before any client trains."""
 
     def result(self, round: Round, update: Update) -> None:
-        """A client gave this back; it is added to the sums."""
+        """Called with a client's update, which is already in the sums."""
 
     def after(self, round: Round) -> None:
-        """The round is done and saved."""
+        """Called when the round is completed and recorded."""
 
     def finished(self, summary: dict[str, Any]) -> None:
-        """The run has ended; `summary` is what summary.json says of it."""
+        """Called when the run has ended; `summary` is the content of summary.json."""

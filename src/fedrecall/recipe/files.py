@@ -1,4 +1,4 @@
-"""Recipes as files: the shipped ones, and reading one with those that it comes from."""
+"""Recipe files: the shipped ones, and reading a recipe with its bases."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.safe_parsing import MOST_YAML, regular_file, yaml_value
 
 Tree = dict[str, Any]
-MOST_BASES = 10  # one below the other; each file may take seconds to read
+MOST_BASES = 10  # in a chain; each file may take seconds to read
 
 
 def shipped() -> dict[str, Path]:
-    """The recipes that come with the package, by name."""
+    """Return the recipes that come with the package, by name."""
     folder = Path(str(resources.files("fedrecall") / "recipe" / "shipped"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def with_bases(source: str) -> list[Tree]:
-    """The trees of a recipe and of all that it comes from by `base`, the lowest first."""
+    """Return the trees of a recipe and its chain of bases, lowest first."""
     trees: list[Tree] = []
     names, places, folder = [source], set[str](), Path()
     while True:
@@ -49,14 +49,14 @@ def with_bases(source: str) -> list[Tree]:
 
 
 def place_of(source: str, folder: Path = Path()) -> Path:
-    """Where a recipe is: a shipped one, or a file, whose path may begin at `folder`."""
+    """Return the path of a shipped recipe, or of a file, which may be relative to `folder`."""
     return shipped().get(source, folder / source)
 
 
 def read(source: str, folder: Path = Path()) -> Tree:
-    """The tree of a shipped recipe or of a file, whose path may begin at `folder`."""
+    """Return the tree of a shipped recipe or of a file, whose path may be relative to `folder`."""
     path = place_of(source, folder)
-    if os.path.isdir(path):  # which takes any name
+    if os.path.isdir(path):  # accepts any name, unlike `Path.stat`
         raise InputError(f"the recipe {source!r} is a folder; a file was expected, as {source}/recipe.yaml")
     try:
         tree = yaml_value(text_of(regular_file(path)))
@@ -72,7 +72,7 @@ def read(source: str, folder: Path = Path()) -> Tree:
         raise InputError(f"the recipe {source!r}: it is not YAML: it is not text in UTF-8") from None
     except OSError as error:
         raise InputError(f"the recipe {source!r} cannot be read: {error.strerror}") from None
-    except ValueError:  # a null character, which no name of a file has
+    except ValueError:  # a null character, which no file name has
         raise InputError(f"there is no recipe {source!r}, by name or as a file") from None
     if tree is None:
         return {}
@@ -82,6 +82,6 @@ def read(source: str, folder: Path = Path()) -> Tree:
 
 
 def text_of(path: Path) -> str:
-    """No more of a file than a recipe may have, were it a disk image."""
+    """Return the text of a file, at most one character more than a recipe may have."""
     with path.open(encoding="utf-8") as file:
         return file.read(MOST_YAML + 1)

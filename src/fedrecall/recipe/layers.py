@@ -1,4 +1,4 @@
-"""How the layers of a recipe are merged: the defaults, a file and its bases, a preset, what is typed over them."""
+"""Merge the layers of a recipe: the defaults, a file and its bases, a preset, overrides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedrecall.recipe.recipe import SECTIONS, Recipe
 from fedrecall.recipe.settings import name_or_group
 from fedrecall.safe_parsing import yaml_value
 
-# Giving one of a pair drops the other from the layers below.
+# Setting one of a pair drops the other from the layers below.
 EITHER_OR = [
     ("participation", "clients_per_round"),
     ("local.epochs", "local.steps"),
@@ -22,12 +22,12 @@ EITHER_OR = [
 
 
 def load(source: str | None, overrides: Iterable[str] = (), extra: Tree | None = None) -> Recipe:
-    """A shipped recipe's name or a YAML file, and `key=value` over it; `extra` goes over both."""
+    """Return the recipe of a shipped name or a YAML file, with `key=value` overrides, then `extra`, over it."""
     return Recipe(**layered(with_bases(source) if source else [], overrides, extra))
 
 
 def layered(trees: Sequence[Tree], overrides: Iterable[str] = (), extra: Tree | None = None) -> Tree:
-    """All layers as one tree; nothing that it names is imported yet."""
+    """Return all layers as one tree, without importing what it names."""
     words = from_words(overrides)
     if "base" in words:
         raise InputError("base is given as a setting, but it is a key of a recipe's file only")
@@ -35,7 +35,7 @@ def layered(trees: Sequence[Tree], overrides: Iterable[str] = (), extra: Tree | 
 
 
 def from_layers(layers: Sequence[Tree]) -> Recipe:
-    """The recipe of layers, each over the one before."""
+    """Return the recipe of layers, each over the one before."""
     return Recipe(**merged(with_preset(layers)))
 
 
@@ -47,8 +47,7 @@ def merged(layers: Iterable[Tree]) -> Tree:
 
 
 def with_preset(layers: Sequence[Tree]) -> list[Tree]:
-    """The layers, and the preset that the highest of them names as one more, right below it: over its bases, and
-    under what is said beside it."""
+    """Return the layers with the preset that the highest of them names, inserted right below that layer."""
     named = [place for place, layer in enumerate(layers) if "preset" in layer]
     plain = [{key: value for key, value in layer.items() if key != "preset"} for layer in layers]
     for place in named:
@@ -65,7 +64,7 @@ def with_preset(layers: Sequence[Tree]) -> list[Tree]:
 
 
 def from_words(words: Iterable[str]) -> Tree:
-    """`local.lr=0.05` and the like as a tree. Values are YAML."""
+    """Return overrides such as `local.lr=0.05` as a tree; values are YAML."""
     tree: Tree = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -94,7 +93,7 @@ def put_value(tree: Tree, path: list[str], value: Any, key: str) -> None:
 
 
 def merge(below: Tree, above: Tree) -> Tree:
-    """`above` over `below`. Another name drops the options of the one before."""
+    """Return `above` merged over `below`; another name drops the options of the one below."""
     result = dict(below)
     for key, value in above.items():
         result[key] = over(result.get(key), value)
@@ -113,7 +112,7 @@ def over(below: Any, above: Any) -> Any:
 
 
 def without_the_others(below: Tree, above: Tree) -> Tree:
-    """`below` without the keys that exclude one which `above` gives."""
+    """Return `below` without the keys that a key of `above` excludes."""
     for pair in EITHER_OR:
         for given, other in (pair, pair[::-1]):
             if look_up(above, given) is not None and look_up(above, other) is None:

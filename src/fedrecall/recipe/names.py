@@ -1,4 +1,4 @@
-"""What people read for the names in a recipe."""
+"""The display titles of the names in a recipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF_PYTHON = {"data": "data given in Python", "model": "a model given in Python"}
 
 @cache
 def titles() -> Titles:
-    """Of everything that comes with the package."""
+    """Return the titles of all built-in components."""
     sections = {
         key: {name: title_of(thing) for name, thing in section.listing.items()}
         for key, section in SECTIONS.items()

@@ -1,5 +1,5 @@
-"""The keys of a recipe that lead to code of the user's own: names as `module:name`, and a Ray cluster, whose
-messages are unpickled. Nothing is imported to know them."""
+"""The keys of a recipe that lead to user code: names as `module:name`, and a Ray cluster, whose messages are
+unpickled. Nothing is imported to find them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ CODE_KEYS = (*SECTIONS, *OF_COMPONENTS, "evaluation.metrics", CLUSTER)
 
 
 def own_code(tree: Tree) -> Tree:
-    """Return the keys of a recipe that lead to such code, with their values, options included."""
+    """Return the keys of a recipe that lead to user code, with their values, options included."""
     found = {key: look_up(tree, key) for key in CODE_KEYS}
-    if look_up(tree, "execution.engine") not in (None, "auto", "ray"):  # others join no cluster
+    if look_up(tree, "execution.engine") not in (None, "auto", "ray"):  # other engines join no cluster
         found[CLUSTER] = None
     return {key: value for key, value in found.items() if consequences(key, value)}
 
 
 def consequences(key: str, value: Any) -> list[str]:
-    """Return what the value of one of these keys would do, in words: nothing if it leads to no such code."""
+    """Return in words what the value of one of these keys does; empty if it leads to no user code."""
     if key == CLUSTER:
         return [] if value is None else [f"join the Ray cluster {short_repr(value)}"]
     items = value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""Presets: one key for several switches, which depend on the data, the model and the algorithm of the recipe."""
+"""Presets: one key for several others, which depend on the data, the model and the algorithm of the recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedrecall.recipe.settings import name_or_group
 
 
 def authors(recipe: Tree) -> Tree:
-    """What the code of the paper's authors does where the paper says otherwise, or nothing (docs/paper.md)."""
+    """Return the settings of the authors' code where the paper differs or is silent (docs/paper.md)."""
     data, model, algorithm = (group(recipe[section]).get("name") for section in ("data", "model", "algorithm"))
     partition = group(recipe["partition"])
     switches: Tree = {
@@ -35,7 +35,7 @@ def authors(recipe: Tree) -> Tree:
 
 
 def group(section: Any) -> Tree:
-    """A section as a group of keys; without any, if it is nothing of the kind, which is refused later."""
+    """Return a section as a group of keys; empty if it is invalid, which is refused later."""
     keys = name_or_group(section)
     return keys if isinstance(keys, dict) else {}
 

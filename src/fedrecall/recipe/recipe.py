@@ -1,4 +1,4 @@
-"""The recipe: everything that decides a result, as one documented model, and how its layers are merged."""
+"""The recipe: everything that decides a result, as one documented model."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from fedrecall.recipe.settings import (
 from fedrecall.runs.identity import MOST_TESTED, digest_of, hash_of, round_identity
 from fedrecall.updates import STAGE, Stage
 
-# The sections whose `name` chooses something, which then has options of its own.
+# The sections that name a component, which has options of its own.
 SECTIONS: dict[str, Section[Any]] = {
     section.key: section for section in (DATA, PARTITION, MODEL, OBJECTIVE, ALGORITHM)
 }
 SERVER_DATA = replace(DATA, key="server_data")
 TRACKER: Section[Any] = Section("trackers", {})
-FROM_PYTHON: Tree = {"name": PYTHON}  # a section that was given as a Python object
+FROM_PYTHON: Tree = {"name": PYTHON}  # a section given as a Python object
 
 Named = Annotated[Tree, BeforeValidator(name_or_group)]
 
@@ -59,7 +59,7 @@ def listed(section: Section[Any]) -> Callable[[object], object]:
 
 
 class Recipe(Settings):
-    """Everything that decides the result of a run, and where it runs."""
+    """All settings of a run: those that decide its result, and where it runs."""
 
     data: Named = Field(default={"name": "cifar10"}, description="the data set")
     partition: Named = Field(default={"name": "dirichlet"}, description="who has which of its samples")
@@ -126,7 +126,7 @@ class Recipe(Settings):
         return self
 
     def _resolve_participation(self, given: Tree) -> None:
-        """Write uniform sampling in its short form: a fraction, or the number of clients in a round."""
+        """Store uniform sampling in its short form: a fraction, or the number of clients in a round."""
         tree = PARTICIPATION.complete({"name": "uniform", **given})
         fraction, clients = tree.get("fraction"), tree.get("clients")
         if tree["name"] != "uniform":
@@ -139,7 +139,7 @@ class Recipe(Settings):
 
     @classmethod
     def nearest_key(cls, key: str) -> str:
-        """Also the keys of the groups: `lr` is probably `local.lr`."""
+        """Return a hint for an unknown key; for `lr` it is `local.lr`."""
         for section, field in cls.model_fields.items():
             group = field.annotation
             inner = group.model_fields if isinstance(group, type) and issubclass(group, Settings) else {}
@@ -153,7 +153,7 @@ class Recipe(Settings):
         return sections[section].create(getattr(self, section), **supplied)
 
     def create_participation(self) -> Participation:
-        """Return how the clients of a round are chosen."""
+        """Return the participation, which chooses the clients of a round."""
         if isinstance(self.participation, Mapping):
             return PARTICIPATION.create(self.participation)
         if self.clients_per_round is not None:
@@ -166,18 +166,18 @@ class Recipe(Settings):
         return tuple(map(STAGE.create, self.updates))
 
     def evaluates(self, round: int) -> bool:
-        """Is it an evaluated round?"""
+        """Whether this round is evaluated."""
         return round % self.evaluation.every == 0 or round == self.rounds
 
     @property
     def tested_rounds(self) -> int:
-        """How many last rounds are tested: as `evaluation.test_last` says; without it, or where it is more than
-        there are, a tenth of them and at most 100."""
+        """The number of last rounds that are tested: `evaluation.test_last`; if that is unset or more than
+        `rounds`, a tenth of them, at most 100."""
         wanted = self.evaluation.test_last
         return min(MOST_TESTED, -(-self.rounds // 10)) if wanted is None or wanted > self.rounds else wanted
 
     def tree(self) -> Tree:
-        """As plain values, every key spelled out, those of a pair that were not chosen left out."""
+        """Return the recipe as plain values, with every key that is not None."""
         return json.loads(self.model_dump_json(exclude_none=True))  # type: ignore[no-any-return]
 
     def yaml(self) -> str:

@@ -1,4 +1,4 @@
-"""The reference of the recipe: every key with its default and its meaning, from the code that reads it."""
+"""The reference of the recipe: every key with its default and meaning, generated from the models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedrecall.recipe.recipe import SECTIONS, Recipe
 from fedrecall.recipe.settings import Settings
 
 COLUMN = 36
-# They are gone once the layers are merged.
+# Keys of a recipe's file that are gone once the layers are merged.
 OF_A_FILE = {
     "base": "a recipe's name, or a file beside this one: what it says holds where this one says nothing",
     "preset": f"{' | '.join(PRESETS)}: several switches as one key (docs/paper.md), over the base, under the rest",
@@ -22,7 +22,7 @@ OF_A_FILE = {
 
 
 def reference() -> str:
-    """All keys as commented YAML."""
+    """Return all keys as commented YAML."""
     return "\n".join([*(comment(f"# {key}:", meaning) for key, meaning in OF_A_FILE.items()), *lines(Recipe())])
 
 
@@ -42,7 +42,7 @@ def lines(group: Settings, indent: str = "") -> Iterator[str]:
 
 
 def named(section: str, meaning: str) -> Iterator[str]:
-    """A section whose name chooses something: the default one, then the others."""
+    """Yield the lines of a section that names a component: the default one, then the others."""
     default = Recipe.model_fields[section].default["name"]
     yield comment(f"{section}:", f"{meaning}; or module:name of your own")
     for name, target in SECTIONS[section].listing.items():
@@ -59,7 +59,7 @@ def first_line(target: Callable[..., Any]) -> str:
 
 
 def doc(parameter: inspect.Parameter) -> str:
-    """The sentence in `Annotated[type, "sentence"]`."""
+    """Return the sentence in `Annotated[type, "sentence"]`."""
     if typing.get_origin(parameter.annotation) is not typing.Annotated:
         return ""
     return next((extra for extra in typing.get_args(parameter.annotation)[1:] if isinstance(extra, str)), "")

@@ -1,4 +1,4 @@
-"""The settings of a run that are plain values. Each field's description is its documentation everywhere."""
+"""The settings of a run that are plain values. Each field's description is its documentation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedrecall.safe_parsing import is_text
 if TYPE_CHECKING:
     from fedrecall.optimisers import Optimiser
 
-MOST_THREADS = 1024  # more than any machine has; the system may refuse to start them, and that ends the process
+MOST_THREADS = 1024  # more than any machine has; the process ends if the system cannot start them
 
 BatchNorm = Literal["average", "local"]
 BadUpdates = Literal["drop", "stop"]
@@ -30,7 +30,7 @@ Keep = Literal["last", "best"]
 
 
 class Settings(BaseModel):
-    """A group of keys: unknown ones are errors, and an error is one sentence."""
+    """A group of keys; an unknown key is an error, and each error is one sentence."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     section: ClassVar[str] = ""
@@ -41,13 +41,13 @@ class Settings(BaseModel):
         except ValidationError as error:
             inner = error.errors()[0].get("ctx", {}).get("error")
             if isinstance(inner, Exception) and getattr(inner, "__notes__", None):
-                # From a module of the user's own, which was imported to check its options.
+                # From a user's module, which was imported to check its options.
                 raise inner from None
             raise InputError(sentence(error, type(self))) from None
 
     @classmethod
     def nearest_key(cls, key: str) -> str:
-        """The end of the sentence about an unknown key."""
+        """Return the end of the message about an unknown key."""
         return nearest(key, cls.model_fields)
 
 
@@ -69,19 +69,19 @@ def sentence(error: ValidationError, group: type[Settings]) -> str:
 
 
 def exclusive(group: Settings, first: str, second: str) -> None:
-    """Two keys of which at most one may be given."""
+    """Raise an `InputError` if both keys are given."""
     if getattr(group, first) is not None and getattr(group, second) is not None:
         dot = f"{group.section}." if group.section else ""
         raise InputError(f"{dot}{first} and {dot}{second} are both given; they exclude each other")
 
 
 def name_or_group(value: object) -> object:
-    """`cosine` stands for `{name: cosine}`."""
+    """Return `{name: cosine}` for `cosine`, other values unchanged."""
     return {"name": value} if isinstance(value, str) else value
 
 
 def written_as_text(value: str) -> str:
-    """A file's name may have bytes that are no text, which a recipe cannot hold."""
+    """Raise a `ValueError` for text that is not UTF-8, as a file's name may be."""
     if not is_text(value):
         raise ValueError("it should be text in UTF-8")
     return value
@@ -91,19 +91,19 @@ Text = Annotated[str, AfterValidator(written_as_text)]
 
 
 def one_or_more(value: object) -> object:
-    """A single name stands for a list of one."""
+    """Return a list of one for a single name, other values unchanged."""
     return [value] if isinstance(value, str) else value
 
 
 def not_fast(value: object) -> object:
-    """Earlier versions had a third way to take a step."""
+    """Raise a `ValueError` for the step 'fast' of earlier versions."""
     if value == "fast":
         raise ValueError("'fast' was taken out, because it hardly was; 'lanes' is what makes small networks fast")
     return value
 
 
 class Schedule(Settings):
-    """The local rate as a function of the round."""
+    """The local learning rate as a function of the round."""
 
     section: ClassVar[str] = "local.schedule"
     name: Literal["constant", "step", "exponential", "cosine"] = Field(
@@ -132,7 +132,7 @@ class Schedule(Settings):
 
 def complete_optimiser(given: Any) -> dict[str, Any]:
     """Return an optimiser's name with all its options."""
-    from fedrecall.optimisers import OPTIMISER  # with torch, which help and completion do without
+    from fedrecall.optimisers import OPTIMISER  # imports torch, which help and completion avoid
 
     return OPTIMISER.complete(given)
 
@@ -189,7 +189,7 @@ class Local(Settings):
 
     def create_optimiser(self) -> Optimiser:
         """Return the optimiser with the momentum and the weight decay of this section."""
-        from fedrecall.optimisers import OPTIMISER  # with torch
+        from fedrecall.optimisers import OPTIMISER  # imports torch
 
         given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
         made = OPTIMISER.create(self.optimiser, **given)
@@ -199,7 +199,7 @@ class Local(Settings):
         return made
 
     def rate(self, round: int, rounds: int) -> float:
-        """The learning rate of a round, counted from 1."""
+        """Return the learning rate of a round, counted from 1."""
         schedule = self.schedule
         if round <= schedule.warmup:
             return self.lr * round / schedule.warmup
@@ -213,7 +213,7 @@ class Local(Settings):
             return math.inf
 
     def check_rates(self, rounds: int) -> None:
-        """An `InputError` if the schedule leads to a rate that no float32 holds: it rises to the end then."""
+        """Raise an `InputError` if the schedule rises beyond float32; such a rate is largest in the last round."""
         if self.rate(rounds, rounds) > LARGEST_REAL:
             raise InputError(
                 f"local.schedule.factor is {self.schedule.factor}: the rate of round {rounds} would be larger "
@@ -274,7 +274,7 @@ class Forgetting(Settings):
 
 
 class Stop(Settings):
-    """When the run has learned enough, by a metric of the validation data."""
+    """Early stopping, by a metric of the validation data."""
 
     section: ClassVar[str] = "stop"
     metric: str = Field(
@@ -310,7 +310,7 @@ class CheckpointTimes(Settings):
 
 
 class Execution(Settings):
-    """Where and how it runs. Not part of the recipe's identity: the results are the same, but for the device."""
+    """Where and how a run executes; results do not depend on it, except by the rounding of device or engine."""
 
     section: ClassVar[str] = "execution"
     engine: str = Field(

@@ -1,7 +1,7 @@
-"""The state of a run on disk: what the server holds after a round, and which client states belong to it.
+"""Checkpoints: the server's state after a round and the versions of the client states that belong to it.
 
-A checkpoint is a safetensors file and a note of its round and checksum. Each is written beside, flushed and
-renamed, the note last: a checkpoint without a note is not one.
+A checkpoint is a safetensors file and a note of its round and checksum. Both are written atomically, the note
+last: a checkpoint without a note does not count.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Checkpoint:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     fedrecall: str = __version__
     best: Tensors = field(default_factory=dict)  # the best model of an earlier round, with `keep: best`
-    records: Noted = field(default_factory=dict)  # of the files that are recorded, up to this one
-    device: str = "cpu"  # on which its clients were trained
+    records: Noted = field(default_factory=dict)  # of the recorded files, up to this round
+    device: str = "cpu"  # that its clients trained on
 
 
 def save(folder: Path, point: Checkpoint) -> None:
-    """Write a checkpoint and keep the last two; if that fails, the earlier ones stay as they were."""
+    """Write a checkpoint and keep the last two; if that fails, the earlier ones are unchanged."""
     groups = {"server": point.server, "buffers": point.buffers, "best": point.best}
     # Copies: an algorithm's state may hold one tensor under two names, which safetensors refuses.
     tensors = {
@@ -77,11 +77,11 @@ def save(folder: Path, point: Checkpoint) -> None:
             "device": point.device,
         }
         write_note(note_path, note)
-    except BaseException:  # without its note the file would only take up space
+    except BaseException:  # without its note the file is useless
         with contextlib.suppress(OSError):
             path.unlink()
         raise
-    read(note_path)  # before an older one goes: is this one on the disk as it should be?
+    read(note_path)  # verify this one before an older one is deleted
     for old in notes(folder)[:-KEPT]:
         delete(old)
 
@@ -93,7 +93,7 @@ def write_note(path: Path, note: Mapping[str, Any]) -> None:
 def expect_rewritten(
     folder: Path, points: Sequence[Checkpoint], before: Mapping[str, Lines], after: Mapping[str, Lines]
 ) -> None:
-    """Make the notes of checkpoints hold before and after the lines of a run are rewritten."""
+    """Make the notes of checkpoints valid before and after the lines of a run are rewritten."""
     for point in points:
         records = before_and_after(point.records, before, after, point.round)
         if records != point.records:
@@ -102,7 +102,7 @@ def expect_rewritten(
 
 
 def delete(note_path: Path) -> None:
-    """Delete a checkpoint, its note first: without a note it does not count."""
+    """Delete a checkpoint, its note first, without which it does not count."""
     for path in (note_path, note_path.with_suffix(".safetensors")):
         delete_file(path, note_path.parent.parent)
 
@@ -112,12 +112,12 @@ def note_of(folder: Path, round: int) -> Path:
 
 
 def notes(folder: Path) -> list[Path]:
-    """Return the notes of all checkpoints, the oldest first."""
+    """Return the notes of all checkpoints, oldest first."""
     return sorted(folder.glob("round-*.json"))
 
 
 def read(note_path: Path) -> Checkpoint:
-    """Return a checkpoint; raise an `InputError` if anything about it is damaged."""
+    """Return a checkpoint; raise an `InputError` if it is damaged."""
     path = note_path.with_suffix(".safetensors")
     try:
         note = read_note(note_path)
@@ -139,7 +139,7 @@ def read(note_path: Path) -> Checkpoint:
 
 
 def read_note(path: Path) -> dict[str, Any]:
-    """Return the note of a checkpoint without its digest, which the first notes did not have."""
+    """Return the note of a checkpoint without its digest, which the oldest notes lack."""
     note = json_value(regular_file(path).read_text(encoding="utf-8"))
     check("its note", note, CheckpointNote)
     note = without_digest(note, NOTE_DIGEST)
@@ -149,7 +149,7 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 def newest_note(folder: Path) -> dict[str, Any] | None:
-    """Return the newest note that is whole."""
+    """Return the newest intact note; None if there is none."""
     for path in reversed(notes(folder)):
         with contextlib.suppress(OSError, ValueError):
             return read_note(path)
@@ -157,7 +157,7 @@ def newest_note(folder: Path) -> dict[str, Any] | None:
 
 
 def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest checkpoint that is whole, its clients' states too, and what is wrong with later ones."""
+    """Return the newest checkpoint that is intact, client states included, and the errors of later ones."""
     wrong: list[str] = []
     for note_path in reversed(notes(folder)):
         try:
@@ -171,7 +171,7 @@ def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint |
 
 
 def drop_after(folder: Path, round: int) -> list[Checkpoint]:
-    """Delete later checkpoints and the remains of others; return the last two that stay, the oldest first."""
+    """Delete later, damaged and partial checkpoints; return the last two that remain, oldest first."""
     kept = []
     for note_path in notes(folder):
         try:
@@ -182,9 +182,9 @@ def drop_after(folder: Path, round: int) -> list[Checkpoint]:
             delete(note_path)
         else:
             kept.append(point)
-    while len(kept) > KEPT:  # of a process that was killed before it deleted the oldest
+    while len(kept) > KEPT:  # a process was killed before it deleted the oldest
         delete(note_of(folder, kept.pop(0).round))
-    for path in folder.glob("round-*.safetensors"):  # of a process that was killed before it wrote the note
+    for path in folder.glob("round-*.safetensors"):  # left by a process killed before it wrote the note
         if not path.with_suffix(".json").exists():
             delete_file(path, folder.parent)
     remove_leftovers(folder, folder.parent)

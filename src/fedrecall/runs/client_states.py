@@ -1,7 +1,7 @@
-"""The clients' state between rounds: one immutable file per (client, round), and which of them count.
+"""Client states between rounds: one immutable file per (client, round), and the table of current versions.
 
-Workers write versions (`States`); the round loop decides which of them are current (`StateTable`). A dead worker,
-a resumed run and a late reply then change nothing. Only clients that have taken part have a file.
+Workers write versions (`States`); the round loop decides which are current (`StateTable`), so that a dead worker,
+a resumed run or a late reply changes nothing. Only clients that have participated have a file.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from fedrecall.vector import Tensors, tensors_digest
 
 
 class States(Protocol):
-    """What a worker asks of the place where states are; it may be far away."""
+    """The store of client states as workers see it; it may be on another machine."""
 
     def get(self, client: int, version: int) -> Tensors:
-        """The client's state as the round `version` wrote it."""
+        """Return the client's state as the round `version` wrote it."""
 
     def put(self, client: int, round: int, state: Tensors) -> int:
-        """Keep the client's state of this round and return its version; 0 for a state without tensors."""
+        """Store the client's state of this round and return its version; 0 for a state without tensors."""
 
 
 class StateFiles:
-    """States as files below one folder."""
+    """Client states as files below one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, client: int, version: int) -> Path:
-        # At most 1000 clients share a folder: directories with very many entries are slow on some file systems.
+        # At most 1000 clients share a folder: very large directories are slow on some file systems.
         return self.folder / f"{client // 1000:04d}" / f"client-{client:06d}-round-{version:06d}.safetensors"
 
     def get(self, client: int, version: int) -> Tensors:
@@ -60,17 +60,17 @@ class StateFiles:
         kept = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
         with explain_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(path, flushed=False) as beside:  # there are many: `flush` waits for those that count
+        with replace_file(path, flushed=False) as beside:  # there are many: `flush` syncs the current ones
             save_file(kept, beside, {"sha256": tensors_digest(kept)})
         return round
 
     def check(self, versions: Mapping[int, int]) -> None:
-        """Are the files of these states there, with the values that were written?"""
+        """Raise an `InputError` if the file of one of these states is missing or damaged."""
         for client, version in versions.items():
             self.get(client, version)
 
     def flush(self, versions: Mapping[int, int]) -> None:
-        """Wait until these states are on the disk."""
+        """Sync the files of these states to disk."""
         for client, version in versions.items():
             path = self.path(client, version)
             with explain_write_errors(path):
@@ -80,12 +80,12 @@ class StateFiles:
         delete_file(self.path(client, version), self.folder.parent)
 
     def remove_leftovers(self) -> None:
-        """Delete what workers that were killed had not written to its end."""
+        """Delete the partial files of killed workers."""
         for folder in self.folder.glob("*"):
             remove_leftovers(folder, self.folder.parent)
 
     def delete_others(self, tables: Sequence[Mapping[int, int]]) -> None:
-        """Delete all files that none of these tables names."""
+        """Delete all files that are in none of these tables."""
         named = {self.path(client, version) for table in tables for client, version in table.items()}
         for path in self.folder.glob("*/*"):
             if path not in named:
@@ -93,58 +93,58 @@ class StateFiles:
 
 
 class StateTable:
-    """Which version of each client's state is current, and which others a kept checkpoint still needs."""
+    """The current version of each client's state, and the versions that kept checkpoints need."""
 
     def __init__(self, files: StateFiles) -> None:
         self.files = files
         self.versions: dict[int, int] = {}
-        self._superseded: dict[int, int] = {}  # by the versions of a round that is not done
+        self._superseded: dict[int, int] = {}  # by the versions of an unfinished round
         self._kept: deque[dict[int, int]] = deque()  # the tables of the kept checkpoints
 
     def version(self, client: int) -> int:
-        """The round that wrote the client's current state; 0 if it has none."""
+        """Return the round that wrote the client's current state; 0 if it has none."""
         return self.versions.get(client, 0)
 
     def flush(self, since: int) -> None:
-        """The current states that are younger than a round on the disk, before a checkpoint that names them."""
+        """Sync the current states newer than round `since` to disk, before a checkpoint that names them."""
         self.files.flush({client: version for client, version in self.versions.items() if version > since})
 
     def propose(self, accepted: Mapping[int, int]) -> None:
-        """Make these versions (by client) current for the rest of the round, which may still be stopped."""
+        """Make these versions (by client) current for the rest of the round, until `settle` or `roll_back`."""
         self._superseded = {client: self.version(client) for client in accepted}
         self.versions.update(accepted)
 
     def settle(self) -> None:
-        """The round is done: what it superseded goes, unless a checkpoint needs it."""
+        """Complete the round: delete superseded versions that no checkpoint needs."""
         for client, version in self._superseded.items():
             self.discard(client, version)
         self._superseded = {}
 
     def commit(self, accepted: Mapping[int, int]) -> None:
-        """Both at once."""
+        """Propose and settle versions."""
         self.propose(accepted)
         self.settle()
 
     def roll_back(self) -> None:
-        """The round was stopped: what was current before it is so again."""
+        """Undo a stopped round: make the previous versions current again."""
         self.versions.update(self._superseded)
         self._superseded = {}
 
     def restore(self, tables: Sequence[Mapping[int, int]]) -> None:
-        """Go on from the last of these tables of kept checkpoints; files that none of them names are deleted."""
+        """Resume from the last of the kept checkpoints' tables; delete files that are in none of them."""
         self._kept = deque(dict(table) for table in tables)
         self.versions = dict(self._kept[-1]) if self._kept else {}
         self.files.delete_others(self._kept)
 
     def keep(self, checkpoints: int) -> None:
-        """The current table belongs to a checkpoint now; the tables of the last `checkpoints` are kept."""
+        """Keep the current table for a new checkpoint, and only the tables of the last `checkpoints`."""
         self._kept.append(dict(self.versions))
         while len(self._kept) > checkpoints:
             for client, version in self._kept.popleft().items():
                 self.discard(client, version)
 
     def discard(self, client: int, version: int) -> None:
-        """Delete a version, unless a table names it."""
+        """Delete a version unless a table has it."""
         named = any(table.get(client) == version for table in (self.versions, *self._kept))
         if version and not named:
             self.files.delete(client, version)

@@ -1,4 +1,4 @@
-"""What the bits of a run depend on besides the recipe: the machine and its software."""
+"""The environment of a run: the machine and the software that its bits depend on."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import torch
 from fedrecall.device import Device
 from fedrecall.version import __version__
 
-# What decides bits besides the recipe.
+# Keys that decide bits.
 MATTERS = ("python", "torch", "numpy", "platform", "cpu", "cpu_capability")
 MATTERS_ON_A_DEVICE = ("device_name", "driver", "device_libraries")
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The keys of two environments that matter and are not the same."""
-    same_device = before.get("device", "cpu") == now.get("device", "cpu")  # else that says it all
+    """Return the keys that decide bits and differ between two environments."""
+    same_device = before.get("device", "cpu") == now.get("device", "cpu")  # another device implies the rest
     keys = (*MATTERS, *(MATTERS_ON_A_DEVICE if same_device else ()))
     return [key for key in keys if before.get(key) != now.get(key)]
 
 
 def environment(device: Device) -> dict[str, Any]:
-    """The machine and the versions that the bits of a run depend on besides the recipe."""
+    """Return the facts about the machine and its software that the bits of a run depend on."""
     return {
         "fedrecall": __version__,
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""The names of what a run leaves in its folder, spelled here and nowhere else."""
+"""The names of the files in a run's folder."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MODEL = "model.safetensors"
 SUMMARY = "summary.json"
 REPORT = "report.html"
 LOCK = "lock"
-NODES = "nodes.json"  # of a run on a federation: its name at the nodes, and what they said of their data
+NODES = "nodes.json"  # of a run on a federation: its name at the nodes, and their descriptions of their data
 
 FORGETTING = "forgetting"
 CHECKPOINTS = "checkpoints"
 STATES = "clients"
 
-STUDY = "study.yaml"  # of a folder of many runs, which lie two levels below `RUNS` in it
+STUDY = "study.yaml"  # in the folder of a study; its runs are two levels below `RUNS`
 RUNS = "runs"
 
-LINES = (METRICS, TIMINGS, CLIENTS, EVENTS)  # a line a round, or a line an event
+LINES = (METRICS, TIMINGS, CLIENTS, EVENTS)  # one line per round or event
 DESCRIPTIONS = (ENVIRONMENT, ORIGIN, CARD, PARTITION)  # written once, before the first round
 
 
@@ -35,6 +35,6 @@ def probe_file(run: Path, round: int) -> Path:
 
 
 def probe_files(run: Path) -> dict[int, Path]:
-    """The files of the probed rounds, by round; a file whose name is not that of a round is not one."""
+    """Return the files of the probed rounds, by round; other file names are ignored."""
     found = {path.stem.removeprefix("round-"): path for path in (run / FORGETTING).glob("round-*.npz")}
     return dict(sorted((int(number), path) for number, path in found.items() if number.isdecimal()))

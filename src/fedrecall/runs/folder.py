@@ -1,4 +1,4 @@
-"""Write a run's folder while its rounds are done."""
+"""Write the folder of a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fedrecall.vector import Tensors
 
 
 class RunFolder:
-    """Writes the files of a run, all of them in its folder."""
+    """Writes the files of a run's folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """Make a new folder; refuse one that has anything in it."""
+        """Create a run's folder; raise an `InputError` if it is not empty."""
         with explain_folder_errors(path):
             if (path / files.RECIPE).is_file() and finished_summary(path) is None:
                 raise InputError(
@@ -60,7 +60,7 @@ class RunFolder:
 
     @classmethod
     def create_new(cls, parent: Path, name: str) -> RunFolder:
-        """Make `parent/name`, or `parent/name-2`, -3, .. if that is taken."""
+        """Create `parent/name`, or `parent/name-2`, -3, .. if that exists."""
         with explain_folder_errors(parent):
             parent.mkdir(parents=True, exist_ok=True)
         number = 1
@@ -76,7 +76,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """Open the folder of a run."""
+        """Open the folder of an existing run."""
         refuse_unwritable_name(path)
         if not (path / files.RECIPE).is_file():
             raise InputError(f"{str(path)!r} is not a run's folder: it has no {files.RECIPE}")
@@ -98,7 +98,7 @@ class RunFolder:
         return found
 
     def cut_back(self, round: int, lines: Mapping[str, Lines]) -> None:
-        """Replace the lines of each file by these, and delete what else later rounds have written."""
+        """Replace the lines of each file by these, and delete the other files of later rounds."""
         for name, kept in lines.items():
             self.write_text(name, as_text(kept))
         for number, path in files.probe_files(self.path).items():
@@ -111,7 +111,7 @@ class RunFolder:
         delete_file(self.path / name, self.path)
 
     def write_text(self, name: str, text: str) -> Path:
-        """Write a whole file, so that a reader never sees half of it."""
+        """Write a file atomically; return its path."""
         write_text(self.path / name, text)
         return self.path / name
 
@@ -119,15 +119,15 @@ class RunFolder:
         self.write_text(name, as_json(value, indent=2) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write the summary with a digest of its own, by which damage is found."""
+        """Write the summary with a digest of it, which detects damage."""
         self.write_json(files.SUMMARY, with_digest(finite(summary), SUMMARY_DIGEST))
 
     def append(self, name: str, line: Mapping[str, Any]) -> None:
-        """Append a line to a `.jsonl` file before the next round begins; on a full disk, no part of it."""
+        """Append a line to a `.jsonl` file; on a full disk, append no part of it."""
         path, text = self.path / name, (as_json(line) + "\n").encode()
         with explain_write_errors(path):
             if name not in self._open:
-                # Unbuffered: a buffer would keep what a full disk refuses, and fail again when it is closed.
+                # Unbuffered: a buffer would keep what a full disk refuses and fail again on close.
                 self._open[name] = FileIO(path, "ab", opener=not_through_a_link)
         file = self._open[name]
         end, left = file.seek(0, os.SEEK_END), text
@@ -141,7 +141,7 @@ class RunFolder:
         self.records.add(name, text)
 
     def flush(self) -> None:
-        """Wait until all lines are on the disk, before a checkpoint that depends on them."""
+        """Sync all lines to disk, before a checkpoint that depends on them."""
         for name in self._open:
             with explain_write_errors(self.path / name):
                 flush(self.path / name)
@@ -150,7 +150,7 @@ class RunFolder:
         self.append(files.EVENTS, {"event": kind, "round": round, "message": message})
 
     def save_model(self, state: Tensors) -> None:
-        """Save names and tensors only, so that equal models are equal files."""
+        """Save names and tensors only, so that equal models give equal files."""
         with replace_file(self.path / files.MODEL) as beside:
             save_file(state, beside)
 
@@ -170,24 +170,24 @@ class RunFolder:
 
 
 def not_through_a_link(path: str, flags: int) -> int:
-    """Open a file but not a link, through which a folder from somebody else could redirect lines anywhere."""
+    """Open a file but follow no link, through which a foreign folder could redirect lines anywhere."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def is_of_a_start(path: Path) -> bool:
-    """Whether a run that was killed before it had written its first file leaves this."""
+    """Whether a run that was killed before its first file may have left this."""
     return path.name == files.LOCK or fnmatch(path.name, ".recipe.*.part.yaml")
 
 
 @contextmanager
 def explain_folder_errors(path: Path) -> Iterator[None]:
-    """Turn an error about a folder into a sentence; refuse a name that no file of a run can hold."""
+    """Convert errors about a folder into an `InputError`; refuse a name that is not UTF-8."""
     refuse_unwritable_name(path)
     try:
         yield
     except InputError:
         raise
-    except (OSError, ValueError) as error:  # a ValueError is of a name that no file can have
+    except (OSError, ValueError) as error:  # a ValueError is about an invalid name
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(
             f"the folder {short_repr(str(path))} cannot be made or read: {reason}; choose another with --out"

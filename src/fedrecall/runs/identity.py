@@ -1,4 +1,4 @@
-"""Which keys of a recipe decide what: the result of a run, the numbers of each round, and the method."""
+"""The identity of a run: the keys of a recipe that decide its result, each round, and the method."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 MOST_TESTED = 100  # rounds, unless `evaluation.test_last` asks for more
 
-# Where a run is executed, how often it is saved and who watches: none of these changes its result.
+# Where a run is executed, when it is saved and which trackers watch it does not change its result.
 EXECUTION = ("execution", "checkpoint", "trackers")
-# In these keys, too, the runs of one method may differ: seeds, and what is only measured.
+# Runs of one method may also differ in these keys: seeds, and what is only measured.
 SEEDS = ("seed", "partition.seed")
 MEASURED = ("forgetting", "evaluation.every")
 
 
 class Later(NamedTuple):
-    """A key that is missing in the recipes of runs made before it existed, and the value that those runs imply.
+    """A key that older recipes lack, and the value that they imply.
 
-    With that value the key is left out of the identity, so that old runs and new ones are the same.
+    With that value the key is left out of the identity, so that old and new runs have the same digest.
     """
 
     section: str
@@ -40,7 +40,7 @@ LATER = [
 def identity(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a recipe's tree that decides the result."""
     kept = {key: value for key, value in tree.items() if key not in EXECUTION}
-    if not kept.get("updates"):  # older runs had no stages, nor the key
+    if not kept.get("updates"):  # older runs lack the key
         kept.pop("updates", None)
     for later in LATER:
         section = kept.get(later.section)
@@ -65,20 +65,20 @@ def lengthened(tree: Mapping[str, Any], rounds: int) -> dict[str, Any]:
 
 
 def tells_methods_apart(key: str) -> bool:
-    """Whether runs that differ in this dotted key are of different methods."""
+    """Whether runs that differ in this dotted key belong to different methods."""
     return not any(key == aside or key.startswith(f"{aside}.") for aside in (*EXECUTION, *SEEDS, *MEASURED))
 
 
 def hash_of(tree: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of keys and values, whatever their order."""
+    """Return the SHA-256 of a tree, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 def digest_of(tree: Mapping[str, Any], rounding: str, weights: str | None, device: str) -> str:
     """Return the hash of all that decides the result.
 
-    `rounding` names an engine whose bits are its own, `device` one that is not the CPU, and `weights` is the
-    digest of the initial weights if they were given.
+    `rounding` names an engine with its own rounding, `device` a device other than the CPU, and `weights` is the
+    digest of given initial weights.
     """
     others = {"engine": rounding, "device": device, "weights": weights}
     return hash_of({**identity(tree), **{key: value for key, value in others.items() if value}})

@@ -1,4 +1,4 @@
-"""The lines of a run's `.jsonl` files, and JSON as it is written here."""
+"""Read the lines of a run's `.jsonl` files, and convert values to JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return the value with null for NaN and infinity, which JSON does not have."""
+    """Return the value with null for NaN and infinity, which JSON lacks."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -36,14 +36,14 @@ def finite(value: Any) -> Any:
 
 
 def as_text(lines: Iterable[Mapping[str, Any]]) -> str:
-    """Return the text of a `.jsonl` file with these lines, which were read from one."""
+    """Return the text of a `.jsonl` file with these lines, which are valid JSON already."""
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
 def read_lines(path: Path, *, unfinished: bool = False) -> Lines:
     """Return the lines of a `.jsonl` file; none if there is no such file.
 
-    Of an `unfinished` run, the last line may be half written and is left out.
+    In an `unfinished` run, a partial last line is left out.
     """
     found: Lines = []
     *lines, rest = content_of(path).split(b"\n")
@@ -58,9 +58,9 @@ def read_lines(path: Path, *, unfinished: bool = False) -> Lines:
 
 
 def lines_until(path: Path, round: int) -> Lines:
-    """Return the lines up to a round of a file that a killed process may have been writing after that round.
+    """Return the lines of a file up to a round; a killed process may have damaged later ones.
 
-    A damaged line before one of them was damaged in another way: it is an `InputError`.
+    Raise an `InputError` for a damaged line before one of them.
     """
     kind = KINDS.get(path.name, RoundLine)
     found: Lines = []
@@ -83,7 +83,7 @@ def lines_until(path: Path, round: int) -> Lines:
 
 
 def refuse_gaps(path: Path, lines: Lines, round: int) -> None:
-    """Raise an `InputError` unless these are the metrics of each round up to this one."""
+    """Raise an `InputError` unless the lines are those of all rounds up to this one, in order."""
     if [line["round"] for line in lines] != list(range(1, round + 1)):
         raise InputError(
             f"{str(path)!r} is damaged: it does not have the rounds up to {round}, each once and in their order; "
@@ -92,7 +92,7 @@ def refuse_gaps(path: Path, lines: Lines, round: int) -> None:
 
 
 def content_of(path: Path) -> bytes:
-    """Return the content of a regular file; nothing if there is none."""
+    """Return the content of a regular file; empty if there is none."""
     try:
         return regular_file(path).read_bytes()
     except (FileNotFoundError, NotADirectoryError):

@@ -23,9 +23,9 @@ Tree = dict[str, Any]
 
 
 class RunRecord:
-    """The files of a run, each read and checked when it is first asked for.
+    """The files of a run, each read and checked on first access.
 
-    Files that an older or an unfinished run lacks are empty here; a damaged one is an `InputError` that names it.
+    Files that an older or unfinished run lacks are empty; a damaged one raises an `InputError` that names it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class RunRecord:
 
     @cached_property
     def origin(self) -> Tree:
-        """What the run was made of, by section of the recipe; empty in older runs."""
+        """The provenance of the run, by section of the recipe; empty in older runs."""
         return without_nulls(read_tree(self.path / files.ORIGIN, json_value, schema.ORIGIN_KEYS) or {})
 
     @cached_property
@@ -87,7 +87,7 @@ class RunRecord:
 
     @cached_property
     def probes(self) -> dict[int, dict[str, np.ndarray]]:
-        """The arrays of each probed round; `data` names the columns, in older files all clients in turn."""
+        """The arrays of each probed round; `data` has the clients of the columns, in older files all in order."""
         found = {}
         for number, path in files.probe_files(self.path).items():
             with damage_in(path, "; delete it to report without it"):
@@ -109,8 +109,8 @@ class RunRecord:
 
     @property
     def seeds(self) -> tuple[Any, Any, Any]:
-        """The seeds of the run and of its partition, and the weights that it was given: what may differ between
-        runs of one method."""
+        """The seeds of the run and its partition and the digest of given weights, which may differ between runs of
+        one method."""
         partition = self.recipe.get("partition", {}).get("seed", self.origin.get("partition", {}).get("seed"))
         return self.recipe.get("seed"), partition, self.origin.get("model", {}).get("weights")
 
@@ -120,7 +120,7 @@ class RunRecord:
         return next((line["round"] for line in self.metrics if line.get("train_loss", 0) is None), None)
 
     def curve(self, key: str) -> tuple[np.ndarray, np.ndarray]:
-        """The rounds at which a metric was measured, and its values."""
+        """Return the rounds at which a metric was measured, and its values."""
         points = [(line["round"], line[key]) for line in self.metrics if is_number(line.get(key))]
         rounds, values = zip(*points) if points else ((), ())
         return np.array(rounds, dtype=np.int64), np.array(values, dtype=np.float64)
@@ -130,7 +130,7 @@ class RunRecord:
         return float(values.mean()) if len(values) else None
 
     def _lines(self, name: str, kind: type[schema.Recorded]) -> list[Tree]:
-        """Return the checked lines of a file; the last may be half written until the run has a summary."""
+        """Return the checked lines of a file; until the run has a summary, a partial last line is left out."""
         path = self.path / name
         lines = read_lines(path, unfinished=not (self.path / files.SUMMARY).exists())
         for number, line in enumerate(lines, start=1):
@@ -170,13 +170,13 @@ def find_runs(paths: list[Path]) -> list[Path]:
 
 
 def refuse_unwritable_name(path: Path) -> None:
-    """Raise an `InputError` for a folder whose name cannot be written in a file or on a page."""
+    """Raise an `InputError` for a folder whose name is not UTF-8 and cannot be written to a file."""
     if not is_text(str(path)):
         raise InputError(f"the name of the folder {str(path)!r} is not text in UTF-8; it needs another")
 
 
 def load(path: Path) -> RunRecord:
-    """Read a run's whole folder at once, so that damage is found before anything is made of it."""
+    """Return a run with all its files read, so that damage is found at once."""
     run = RunRecord(path)
     _ = run.recipe, run.summary, run.origin
     if not run.metrics:
@@ -187,7 +187,7 @@ def load(path: Path) -> RunRecord:
 
 
 def refuse_changed(run: RunRecord) -> None:
-    """Refuse files that are not as the newest checkpoint noted them; warn of those that are missing."""
+    """Raise an `InputError` for files that differ from the newest checkpoint's note; warn about missing ones."""
     note = checkpoint.newest_note(run.path / files.CHECKPOINTS)
     if note is None:
         return
@@ -197,7 +197,7 @@ def refuse_changed(run: RunRecord) -> None:
     for name in changed_since(run.path, note.get("records", {})):
         path = run.path / name
         if path.exists() or path.is_symlink():
-            _ = run.probes  # which says more of what is wrong with one
+            _ = run.probes  # raises a more specific error for one
             advice = "" if name == files.METRICS else ", or delete it to go on without it"
             raise InputError(
                 f"{str(path)!r} is not as it was after round {note['round']}; put it back from a copy{advice}"
@@ -206,7 +206,7 @@ def refuse_changed(run: RunRecord) -> None:
 
 
 def without_nulls(tree: Tree) -> Tree:
-    """Return the tree without its nulls, which count as not there."""
+    """Return the tree without nulls, which count as missing."""
     return {
         key: without_nulls(value) if isinstance(value, dict) else value
         for key, value in tree.items()
@@ -215,7 +215,7 @@ def without_nulls(tree: Tree) -> Tree:
 
 
 def has_partition(path: Path) -> bool:
-    """Whether the run has a card and a partition that can be read."""
+    """Whether the run has a readable card and partition."""
     try:
         run = RunRecord(path)
         return bool(run.card) and run.class_counts is not None
@@ -224,7 +224,7 @@ def has_partition(path: Path) -> bool:
 
 
 def finished_summary(path: Path) -> Tree | None:
-    """Return the summary of a finished run; None for any other, and for one that cannot be read."""
+    """Return the summary of a finished run; None if the run is not finished or cannot be read."""
     try:
         run = RunRecord(path)
         return run.summary if run.finished else None
@@ -249,7 +249,7 @@ def read_tree(
 
 @contextmanager
 def damage_in(path: Path, advice: str = "") -> Iterator[None]:
-    """Name the file in whatever is found wrong with its content."""
+    """Convert errors about a file's content into an `InputError` that names the file."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Digests by which damage is found: of the files that a run records, and of notes and summaries themselves."""
+"""Digests that detect damage in a run's recorded files, checkpoint notes and summaries."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fedrecall.runs import files
 from fedrecall.runs.identity import hash_of
 from fedrecall.runs.lines import Lines, as_text
 
-NEEDED = (files.METRICS, files.CLIENTS)  # later numbers depend on them
+NEEDED = (files.METRICS, files.CLIENTS)  # later results depend on them
 SUMMARY_DIGEST, NOTE_DIGEST = "sha256", "note_sha256"  # the keys of a summary's and a note's own digests
 
-# By file: its bytes and their SHA-256; `or` has those that it will have, of a file that is being rewritten.
+# By file: its size and SHA-256; `or` has those after a rewrite, of a file that is being rewritten.
 Noted = Mapping[str, Mapping[str, Any]]
 
 
 def with_digest(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return keys and values with their digest, whatever their order and layout, under a further key."""
+    """Return the tree with its digest under `key`."""
     return {**tree, key: hash_of(tree)}
 
 
 def without_digest(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the tree without its digest; raise an `InputError` if it has one of something else."""
+    """Return the tree without its digest; raise an `InputError` if the digest does not match."""
     rest = {name: value for name, value in tree.items() if name != key}
     if tree.get(key) not in (None, hash_of(rest)):
         raise InputError("it is not as it was written")
@@ -42,12 +42,12 @@ class Records:
         self._digests: defaultdict[str, Any] = defaultdict(hashlib.sha256)
 
     def add(self, name: str, content: bytes) -> None:
-        """Count what was appended to a file, or written to it."""
+        """Update the digest of a file with content written to it."""
         self._bytes[name] += len(content)
         self._digests[name].update(content)
 
     def recall(self) -> None:
-        """Start from the files that are in the folder now."""
+        """Restart the digests from the files in the folder."""
         self._bytes.clear()
         self._digests.clear()
         paths = [self.run / name for name in (*files.LINES, *files.DESCRIPTIONS)]
@@ -56,7 +56,7 @@ class Records:
                 self.add(str(path.relative_to(self.run)), path.read_bytes())
 
     def note(self) -> dict[str, dict[str, Any]]:
-        """Return what a checkpoint notes of the files."""
+        """Return the sizes and digests of the files, for the note of a checkpoint."""
         return {
             name: {"bytes": self._bytes[name], "sha256": digest.hexdigest()}
             for name, digest in sorted(self._digests.items())
@@ -64,9 +64,9 @@ class Records:
 
 
 def before_and_after(noted: Noted, before: Mapping[str, Lines], after: Mapping[str, Lines], round: int) -> Noted:
-    """Return a note of the files after a round that holds before and after their lines are rewritten.
+    """Return a note of the files after a round that is valid before and after their lines are rewritten.
 
-    A process that is killed in between leaves some files as they were and others as they will be.
+    A process that is killed in between leaves some files old and others new.
     """
     both = dict(noted)
     for name in noted:
@@ -77,7 +77,7 @@ def before_and_after(noted: Noted, before: Mapping[str, Lines], after: Mapping[s
 
 
 def note_of_lines(lines: Lines, round: int) -> dict[str, Any]:
-    """Return the note of a file with these lines, up to a round."""
+    """Return the note of a file with these lines up to a round."""
     return note_of_content(as_text(line for line in lines if line["round"] <= round).encode())
 
 
@@ -86,7 +86,7 @@ def note_of_content(content: bytes) -> dict[str, Any]:
 
 
 def changed_since(run: Path, noted: Noted) -> list[str]:
-    """Return the recorded files that do not begin with what was noted, or are missing."""
+    """Return the recorded files that are missing or do not begin with the noted content."""
     found = []
     for name, note in noted.items():
         path = run / name
@@ -100,12 +100,12 @@ def changed_since(run: Path, noted: Noted) -> list[str]:
 
 
 def begins_with(content: bytes, note: Mapping[str, Any]) -> bool:
-    """Whether a file begins with what was noted."""
+    """Whether a file's content begins with the noted content."""
     return note_of_content(content[: note["bytes"]]) == {key: note[key] for key in ("bytes", "sha256")}
 
 
 def check_records(run: Path, noted: Noted, round: int, *, force: bool) -> list[str]:
-    """Return sentences about changed records; raise an `InputError` where later numbers depend on one."""
+    """Return warnings about changed files; raise an `InputError` if later results depend on one."""
     changed = changed_since(run, noted)
     needed = [name for name in changed if name in NEEDED]
     if needed and not force:

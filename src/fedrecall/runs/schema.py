@@ -1,4 +1,4 @@
-"""What the report and a resume count on in the files of a run: a file of another form is refused by its name."""
+"""Schemas of a run's files: the keys and values that the report and a resume rely on."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedrecall.options import LARGEST_REAL, Whole
 
 
 class Recorded(BaseModel):
-    """Keys of a file and the types of their values; a newer run may have more keys."""
+    """Keys of a file and the types of their values; a newer run may add keys."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 def keys(base: type[Recorded] = Recorded, /, **kinds: Any) -> type[Recorded]:
-    """Return a model of keys that an older run may lack; null counts as not there."""
+    """Return a model of optional keys, which an older run may lack; null counts as missing."""
     fields: dict[str, Any] = {key: (kind | None, None) for key, kind in kinds.items()}
     return create_model("Keys", __base__=base, **fields)
 
@@ -57,7 +57,7 @@ RECIPE_KEYS = keys(
     ),
     evaluation=dict,
 )
-OWN_KEYS = {  # options of the package's partitions and models; a user's may call other things by these names
+OWN_KEYS = {  # options of built-in partitions and models; user-defined ones may use these names otherwise
     "partition": keys(alpha=float, validation=float, clients=Whole, held_out=Whole, seed=Whole),
     "model": keys(norm=str),
 }
@@ -92,7 +92,7 @@ class RoundLine(Recorded):
 
 
 class MetricsLine(RoundLine, extra="allow"):
-    """A line of `metrics.jsonl`: the clients' ids and numbers, null for those that are not finite."""
+    """A line of `metrics.jsonl`: the client ids and numbers, null for those that are not finite."""
 
     __pydantic_extra__: dict[str, float | None]
     clients: list[Any] | None = None
@@ -111,7 +111,7 @@ class ClientsLine(Recorded):
 
 
 class FileNote(Recorded):
-    """The size of a recorded file and its SHA-256; `or`: those that it has once it is rewritten."""
+    """The size and SHA-256 of a recorded file; `or` has those after a rewrite."""
 
     bytes: Whole
     sha256: str
@@ -119,7 +119,7 @@ class FileNote(Recorded):
 
 
 class CheckpointNote(Recorded, extra="forbid"):
-    """The note of a checkpoint; older ones lack the keys that have a default here."""
+    """The note of a checkpoint; older notes lack the keys with a default."""
 
     round: Whole
     sha256: str  # of the file with the tensors
@@ -132,7 +132,7 @@ class CheckpointNote(Recorded, extra="forbid"):
 
 
 def check(file: str, tree: object, kind: type[Recorded] = Recorded, section: str = "") -> None:
-    """Raise an `InputError` that begins with `file` unless this is keys and values, and of this kind."""
+    """Raise an `InputError` that begins with `file` unless the tree is valid for this model."""
     if not isinstance(tree, dict):
         raise InputError(f"{file} is damaged: it does not hold keys and values")
     try:
@@ -153,7 +153,7 @@ def check_recipe(file: str, recipe: dict[str, Any]) -> None:
 
 
 def check_probe(probe: dict[str, np.ndarray]) -> None:
-    """Check accuracies [models, data] and before [data], whole numbers as ids; by class [models, classes]."""
+    """Raise an `InputError` unless the ids of a probe are integers and its accuracies have matching shapes."""
     models, data = probe["models"], probe["data"]
     ids = models.ndim == data.ndim == 1 and models.dtype.kind in "iu" and data.dtype.kind in "iu"
     if not ids or not len(models) or not len(data) or len(set(data.tolist())) < len(data):
@@ -168,7 +168,7 @@ def check_probe(probe: dict[str, np.ndarray]) -> None:
 
 
 def are_shares(values: np.ndarray) -> bool:
-    """Whether all values are from 0 to 1, or NaN."""
+    """Whether all values are NaN or from 0 to 1."""
     return not ((values < 0) | (values > 1)).any()
 
 

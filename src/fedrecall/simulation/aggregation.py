@@ -1,4 +1,4 @@
-"""The server update: from what a round's clients gave back to the server's new state and a line of metrics."""
+"""The server update: from the clients' updates to the server's new state and a line of metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedrecall.vector import Tensors
 
 
 def aggregate(experiment: Experiment, live: LiveRound, collected: Collected) -> None:
-    """Make the server's new state, and begin the round's line of metrics. Without any client nothing changes."""
+    """Compute the server's new state and begin the round's line of metrics; without clients the state stays."""
     refuse_few(experiment, live)
     sums = collected.sums
     if not sums.samples and live.tasks:
@@ -40,14 +40,14 @@ def rounded(new: Tensors, before: Tensors) -> Tensors:
 
 
 def mean_buffers(before: Tensors, sums: Sums) -> Tensors:
-    """Return the means of float buffers and the largest counters; those of before, if the clients keep theirs."""
+    """Return the mean float buffers and the largest counters; `before` if the clients keep their buffers."""
     if sums.floats is None or sums.counters is None:
         return before
     return {"b": (sums.floats / sums.samples).to(before["b"].dtype), "i": sums.counters}
 
 
 def server_context(experiment: Experiment, t: int) -> ServerContext:
-    """Return what an algorithm has at hand when it aggregates single updates."""
+    """Return the context for an algorithm that aggregates single updates."""
     federation, job, algorithm = experiment.federation, experiment.job, experiment.algorithm
 
     def class_counts(client: int) -> Tensor:
@@ -67,7 +67,7 @@ def server_context(experiment: Experiment, t: int) -> ServerContext:
 
 
 def new_server_state(experiment: Experiment, live: LiveRound, collected: Collected) -> Tensors:
-    """Return what the algorithm makes of the round, from sums or from single updates."""
+    """Return the algorithm's new server state, from sums or from single updates."""
     job, sums = experiment.job, collected.sums
     if "clients" in job.algorithm.needs:
         context = server_context(experiment, live.number)
@@ -99,7 +99,7 @@ def first_entries(experiment: Experiment, live: LiveRound, collected: Collected)
 
 
 def traffic(experiment: Experiment, live: LiveRound, up: int) -> dict[str, int]:
-    """Return the bytes of the tensors that travel in a round, all clients together."""
+    """Return the bytes of the tensors sent in a round, over all clients."""
     if not experiment.algorithm.exchanges:
         return {"bytes_up": 0, "bytes_down": 0}
     down = experiment.payload.bytes(live.sent, {} if experiment.job.own_buffers else live.buffers)
@@ -107,7 +107,7 @@ def traffic(experiment: Experiment, live: LiveRound, up: int) -> dict[str, int]:
 
 
 def refuse_few(experiment: Experiment, live: LiveRound) -> None:
-    """Raise `TooFewClientsError` if too many clients are missing for the round to count."""
+    """Raise a `TooFewClientsError` if clients are missing and fewer than `execution.min_clients` answered."""
     answered, least = len(live.tasks) - len(live.missing), experiment.recipe.execution.min_clients
     if live.missing and answered < least:
         raise TooFewClientsError(

@@ -1,4 +1,4 @@
-"""Combinations of a recipe's parts: those that are refused, and those about which the user is warned."""
+"""Combinations of a recipe's parts that raise an error or a warning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: FlatModel) -> None:
-    """Raise an `InputError` with the reason if these parts do not go together."""
+    """Raise an `InputError` if these parts cannot be combined."""
     algorithm, name, objective = job.algorithm, recipe.algorithm["name"], recipe.objective["name"]
     job.objective.check(federation.num_classes)
     check_length("evaluation.prior", recipe.evaluation.prior, federation.num_classes)
@@ -56,7 +56,7 @@ def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: Fl
 
 
 def check_stages(name: str, job: Job) -> None:
-    """Raise an `InputError` if stages would change only a part of what an algorithm says of an update."""
+    """Raise an `InputError` if the algorithm cannot be combined with the stages of updates."""
     algorithm = job.algorithm
     if algorithm.facts:
         raise InputError(
@@ -70,7 +70,7 @@ def check_stages(name: str, job: Job) -> None:
 
 
 def refuse_local_statistics(recipe: Recipe, job: Job, federation: Federation) -> None:
-    """Raise an `InputError` if something needs one model: with statistics at the clients there is none."""
+    """Raise an `InputError` if something needs a single model, which local batch-norm statistics exclude."""
     if job.algorithm.pooled:
         raise InputError(
             f"batch_norm is 'local', but algorithm {recipe.algorithm['name']!r} has one client with all data: "
@@ -86,7 +86,7 @@ def refuse_local_statistics(recipe: Recipe, job: Job, federation: Federation) ->
 
 
 def refuse_single_samples(recipe: Recipe, federation: Federation, *, pooled: bool) -> None:
-    """Raise an `InputError` if some client's batches have one sample each: batch norm has no statistics of one."""
+    """Raise an `InputError` if a client's batches have one sample each, of which batch norm has no statistics."""
     if recipe.local.batch_size < 2:
         raise InputError("local.batch_size is 1, but batch norm needs two samples in a batch")
     sizes = federation.index.train_sizes(np.arange(federation.population))
@@ -95,14 +95,14 @@ def refuse_single_samples(recipe: Recipe, federation: Federation, *, pooled: boo
 
 
 def warnings_of(experiment: Experiment, one_class_clients: int) -> Iterator[str]:
-    """Yield what the user should know before trusting the result."""
+    """Yield warnings about the experiment."""
     recipe, job, federation, engine = experiment.recipe, experiment.job, experiment.federation, experiment.engine
     module, algorithm = experiment.flat.module, experiment.algorithm
     if job.knows_validation and federation.knows_labels:  # the card counts training labels alone
         known = (federation.labels(k, with_validation=True) for k in range(federation.population))
         one_class_clients = sum(int((labels.counts > 0).sum()) == 1 for labels in known)
     note = job.objective.note(one_class_clients, federation.population)
-    # A model in training that differs from its teacher in eval mode is pulled towards it from the first step.
+    # A model that differs from its teacher, which is in eval mode, has a gradient from the first step.
     taught = "teacher" in job.objective.needs and trains_otherwise(module)
     if note and not algorithm.pooled and not taught:
         yield note
@@ -137,7 +137,7 @@ def warnings_of(experiment: Experiment, one_class_clients: int) -> Iterator[str]
 
 
 def device_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yield what the user should know of the device."""
+    """Yield warnings about the device."""
     execution, local, engine = experiment.recipe.execution, experiment.recipe.local, experiment.engine
     if experiment.device.is_cpu and local.precision == "bfloat16" and not torch.cpu._is_avx512_bf16_supported():
         yield "local.precision is bfloat16, which this CPU has no instructions for: it is many times slower"

@@ -1,4 +1,4 @@
-"""When a run has learned enough, and which of its models is kept: by a metric of the validation data."""
+"""Early stopping and the choice of the kept model, by a metric of the validation data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedrecall.recipe.settings import Stop
 
 
 def refuse_unknown_metric(stop: Stop, own: Iterable[str], *, has_validation: bool) -> None:
-    """Only what is measured on validation data may decide: the test set would no longer be one."""
+    """Raise an `InputError` unless the metric is measured on validation data; test data must not decide."""
     known = [*DECIDING, *(f"val_{name}" for name in own)]
     if stop.metric not in known:
         raise InputError(f"stop.metric is {stop.metric!r}, which is not measured; {nearest(stop.metric, known)}")
@@ -23,7 +23,7 @@ def refuse_unknown_metric(stop: Stop, own: Iterable[str], *, has_validation: boo
 
 @dataclass
 class Best:
-    """The best round so far, and how long ago it was."""
+    """The best round so far, and the evaluations since."""
 
     stop: Stop
     round: int = 0
@@ -31,9 +31,9 @@ class Best:
     evaluations_since: int = 0
 
     def see(self, line: Mapping[str, Any]) -> None:
-        """Take note of a round's metrics, if it was evaluated. The first of equal values is the best.
+        """Update from a round's metrics, if it was evaluated. The first of equal values is the best.
 
-        A value that is not finite (null in a file) is an evaluation without a better value.
+        A value that is not finite (null in a file) counts as no improvement.
         """
         if self.stop.metric not in line:
             return
@@ -44,7 +44,7 @@ class Best:
             self.evaluations_since += 1
 
     def _better(self, value: float, than: float) -> bool:
-        own = DECIDING.get(self.stop.metric)  # None: a metric of the user's
+        own = DECIDING.get(self.stop.metric)  # None: a user's metric
         better = self.stop.better or (own and own.better) or "higher"
         return value < than if better == "lower" else value > than
 

@@ -1,4 +1,4 @@
-"""An experiment: all that its rounds need, built from a recipe and a federation. Building it writes nothing."""
+"""An experiment: the objects that its rounds need, built from a recipe and a federation without writing files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from fedrecall.vector import tensors_digest
 
 
 class Experiment:
-    """A recipe with the things that it names, ready to be played."""
+    """A recipe with the objects that it names, ready to run."""
 
     @fixed_torch_state()
     def __init__(
@@ -83,12 +83,12 @@ class Experiment:
             own, has_validation = self.evaluator.user_metrics, self.evaluator.has_validation
             refuse_unknown_metric(recipe.stop, own, has_validation=has_validation)
         probes = Probes(recipe, federation, self.evaluator)
-        self.measures: list[Observer] = [cost, self.evaluator, probes]  # in the order of a line's metrics
-        self.weights: str | None = None  # the digest of initial weights that were given
+        self.measures: list[Observer] = [cost, self.evaluator, probes]  # in the order of the metrics on a line
+        self.weights: str | None = None  # the digest of given initial weights
         self._init_loaded = False
 
     def load_init(self) -> None:
-        """Load the initial weights that the recipe names, if it names some."""
+        """Load the initial weights that the recipe names, if any."""
         if self.recipe.init and not self._init_loaded:
             with fixed_torch_state():
                 load_weights(self.flat.module, Path(self.recipe.init))
@@ -96,17 +96,17 @@ class Experiment:
 
     @property
     def digest(self) -> str:
-        """The identity of the run's result."""
+        """The hash of all that decides the run's result."""
         return self.recipe.digest(self.engine.rounding, self.weights, self.device.rounding)
 
     @property
     def device(self) -> Device:
-        """Where clients train; one of them, if there are several, which are alike."""
+        """The device that clients train on; the first of several, which are alike."""
         return self.engine.devices[0]
 
     @property
     def meant_for(self) -> str:
-        """Whose class shares the model is meant for as it is judged: "uniform", "pooled" or "given"."""
+        """The class shares that the evaluated model is meant for: "uniform", "pooled" or "given"."""
         prior = self.recipe.evaluation.prior
         if prior == "as_trained":
             return self.job.objective.meant_for
@@ -115,7 +115,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Parts:
-    """Python objects that take the place of what a recipe names."""
+    """Python objects that replace what a recipe names."""
 
     model: Callable[[], nn.Module] | None = None
     algorithm: Algorithm | None = None
@@ -138,8 +138,8 @@ def build(
 ) -> Experiment:
     """Build the experiment that a recipe describes.
 
-    With `given_weights` the model brings its own initial weights. `run` is the folder of a run that will be
-    resumed: its notes have the digest of its initial weights, whose file may be gone.
+    With `given_weights` the model has its own initial weights. `run` is the folder of a run to resume, which
+    records the digest of its initial weights; their file may be gone.
     """
     parts = parts or Parts()
     made = Experiment(recipe, job_of(recipe, federation, parts), federation, parts)
@@ -152,7 +152,7 @@ def build(
 
 
 def job_of(recipe: Recipe, federation: Federation, parts: Parts | None = None) -> Job:
-    """Return what the workers of a recipe's run need to know."""
+    """Return the job of a recipe: all that its workers need."""
     parts = parts or Parts()
     shapes = {"sample_shape": federation.sample_shape, "num_classes": federation.num_classes}
     stages = recipe.create_stages() if parts.stages is None else tuple(parts.stages)
@@ -181,6 +181,6 @@ def trackers_of(recipe: Recipe) -> list[Watcher]:
 
 
 def weights_of(run: Path) -> str | None:
-    """Return the digest of the weights that a run was given to start from; None if it was given none."""
+    """Return the digest of a run's given initial weights; None if it was given none."""
     weights: str | None = RunRecord(run).origin.get("model", {}).get("weights")
     return weights

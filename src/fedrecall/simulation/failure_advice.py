@@ -1,4 +1,4 @@
-"""What a user is told when something of theirs ended a run: where it was, how to see it again, how to go on."""
+"""Advice when user code ends a run: where it failed, how to reproduce it, how to resume."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fedrecall.recipe.recipe import FROM_PYTHON, SECTIONS, Recipe
 
 
 def add_advice(error: BaseException, round: int, engine: Engine, run: Path, recipe: Recipe) -> None:
-    """Note it on the exception."""
-    task = engine.failed  # None: it was the main process's own part of the round
+    """Add the advice to the exception as a note."""
+    task = engine.failed  # None: the main process failed
     lines = [""]
-    if not isinstance(error, ClientError):  # which says it itself
+    if not isinstance(error, ClientError):  # its message names it
         lines.append(f"Where: {task if task else f'the main process, in round {round}'}.")
     if is_from_python(recipe):
         if task and not engine.in_this_process:
@@ -33,7 +33,7 @@ def add_advice(error: BaseException, round: int, engine: Engine, run: Path, reci
 
 
 def is_from_python(recipe: Recipe) -> bool:
-    """Does it name something that only a Python script can build again?"""
+    """Whether the recipe has a component that only a Python script can rebuild."""
     return any(getattr(recipe, section)["name"] == FROM_PYTHON["name"] for section in SECTIONS)
 
 

@@ -1,4 +1,4 @@
-"""What is written down while the rounds of a run go by."""
+"""The journal of a run: its metrics, timings and events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedrecall.runs.folder import RunFolder
 
 
 class Journal:
-    """Lines of metrics and times, and the events that a user should know of."""
+    """Writes the lines of each round and the events that a user should know of."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -21,10 +21,9 @@ class Journal:
         self._live: LiveRound | None = None  # a round that is not recorded yet
 
     def recall(self, events: Sequence[Mapping[str, Any]], of_recipe: Iterable[str]) -> None:
-        """Restore the warnings and counts of a run that is resumed.
+        """Restore the warnings and counts of a resumed run.
 
-        Warnings from before round 1 are about the recipe and may depend on its number of rounds: `of_recipe`
-        replaces them.
+        `of_recipe` replaces the warnings from before round 1, which may depend on the number of rounds.
         """
         known = {event.get("message") for event in events}
         self.warnings = list(of_recipe)
@@ -37,17 +36,17 @@ class Journal:
             self._count(str(event.get("event")))
 
     def warn(self, t: int, warning: str) -> None:
-        """Record something that the user should know, once."""
+        """Record a warning, once."""
         if warning not in self.warnings:
             self.warnings.append(warning)
             self.folder.event("warning", t, warning)
 
     def begin(self, live: LiveRound) -> None:
-        """Take note of a round: what happened in it is written down even if it does not come to its end."""
+        """Begin a round; its events are written even if it does not finish."""
         self._live = live
 
     def record(self, live: LiveRound) -> None:
-        """Write a round that is done."""
+        """Write a completed round."""
         self.end()
         if live.matrices is not None:
             self.folder.save_forgetting(live.number, live.matrices)
@@ -58,7 +57,7 @@ class Journal:
         self.folder.append(files.TIMINGS, {"round": live.number, **rounded})
 
     def end(self) -> None:
-        """Write the events of the round that was begun."""
+        """Write the events of the current round."""
         live, self._live = self._live, None
         for kind, message in live.events if live else ():
             if kind == "warning":
@@ -68,7 +67,7 @@ class Journal:
                 self.folder.event(kind, live.number if live else 0, message)
 
     def all_warnings(self) -> list[str]:
-        """Return the warnings, and a sentence for what happened many times, each of which is an event."""
+        """Return the warnings, with one sentence each for all dropped updates and all missing clients."""
         found = list(self.warnings)
         if self.dropped_updates:
             found.append(f"{self.dropped_updates} updates were not finite and left out: see {files.EVENTS}")

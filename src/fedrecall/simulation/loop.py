@@ -1,4 +1,4 @@
-"""The life of a run: from an empty folder or a checkpoint to its end, whatever that is."""
+"""The run loop: from an empty folder or a checkpoint to the summary, however the run ends."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ def run_experiment(
 ) -> dict[str, Any]:
     """Run all rounds in an empty folder, or those after a checkpoint; return the summary.
 
-    `observers` see a round's end when it is done and saved. Whatever stops the run, the rounds that are done stay
-    resumable.
+    `observers` see the end of a round once it is recorded. A stopped run can be resumed after its last full round.
     """
     return Life(experiment, folder, observers, start).live(notes)
 
 
 class Life:
-    """One experiment in one folder, from its beginning to its end."""
+    """One run of an experiment in a folder, from start to end."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Life:
         self.recorder = Recorder(experiment, folder, self.states, first_state(experiment, start), start)
 
     def live(self, notes: Sequence[str]) -> dict[str, Any]:
-        """Play all rounds that are left, and come to the end."""
+        """Play the remaining rounds and return the summary."""
         began, ending, unwritten = time.perf_counter(), "failed", None
         self._begin(notes)
         try:
@@ -79,7 +78,7 @@ class Life:
             raise TooFewClientsError(f"{error}; when they are back, go on with: {self._resume()}") from None
         except InputError:
             raise
-        except (SystemExit, EOFError, BrokenPipeError) as error:  # which others take for a way to end
+        except (SystemExit, EOFError, BrokenPipeError) as error:  # callers take these for a normal exit
             raise self._ended_by_user_code(error) from None
         except Exception as error:
             self._add_advice(error)
@@ -112,14 +111,14 @@ class Life:
                 observer.after(live)
 
     def _end(self, ending: str, seconds: float, unwritten: WriteError | None) -> dict[str, Any]:
-        """Leave all that is done on disk, however it ended."""
+        """Save all completed rounds, however the run ended; return the summary."""
         self.engine.close()
-        self.states.roll_back()  # of a round that was not done
+        self.states.roll_back()  # undoes an unfinished round
         summary: dict[str, Any] = {}
         try:
             summary = self.recorder.end(ending, seconds)
         except WriteError as error:
-            unwritten = unwritten or error  # what went wrong first says more
+            unwritten = unwritten or error  # the first error says more
         self.folder.close()
         if unwritten:
             raise WriteError(f"{unwritten}; {unwritten.remedy} and go on with: {self._resume()}")
@@ -129,7 +128,7 @@ class Life:
         return how_to_resume(self.recipe, self.folder.path, self.engine)
 
     def _ended_by_user_code(self, error: BaseException) -> ClientError:
-        """Return an exception that ends processes quietly as the failure that it is."""
+        """Return a `ClientError` for an exception of user code that would end the process quietly."""
         where = self.engine.failed or f"the main process, in round {self.recorder.done.round + 1},"
         failure = ClientError(f"{where} was ended by {type(error).__name__}:\n\n{their_traceback(error).rstrip()}")
         self._add_advice(failure)

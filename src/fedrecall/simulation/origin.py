@@ -1,6 +1,6 @@
-"""What a run was made of, beyond the words of its recipe: the content of its data, its model and user code.
+"""The provenance of a run: digests of its data, its model and user code.
 
-A recipe says `data.path: my.npz` or `model: python`; runs with equal recipes may still be different experiments.
+A recipe only names them, as in `data.path: my.npz` or `model: python`; runs with equal recipes may still differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 def describe_origin(
     recipe: Recipe, job: Job, federation: Federation, module: nn.Module, weights: str | None
 ) -> dict[str, Any]:
-    """The content of `origin.json`, by section of the recipe. `weights` is the digest of those that were given."""
+    """Return the content of `origin.json`, by section of the recipe; `weights` is the digest of given weights."""
     model = {
         "structure": structure_digest(module),
         "code": code_digests([job.model, *map(type, module.modules())]),
@@ -44,14 +44,14 @@ def describe_origin(
 
 
 def structure_digest(module: nn.Module) -> str:
-    """Of the modules and the shapes of their tensors, whatever their values."""
+    """Return a digest of the modules and the shapes of their tensors, whatever their values."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     shapes = [(name, tuple(tensor.shape), str(tensor.dtype), tensor.requires_grad) for name, tensor in tensors]
     return short_digest(ADDRESS.sub("", repr(module)) + repr(shapes))
 
 
 def code_digests(things: Iterable[Any]) -> dict[str, str]:
-    """Of the source of those that are the user's own, where it can be read; by name."""
+    """Return digests of the source of the user's own code among `things`, by name, where it can be read."""
     found = {}
     for thing in things:
         while isinstance(thing, functools.partial):

@@ -1,4 +1,4 @@
-"""What a run shows while it goes: a bar on a terminal or in a notebook, plain lines elsewhere, or nothing."""
+"""Progress of a run: a bar on a terminal or in a notebook, plain lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 from fedrecall.display import printable
 from fedrecall.measure.watcher import Round, Watcher
 
-NOTEBOOK_SECONDS = 0.2  # between two looks of a notebook's bar: each is a message to the browser
+NOTEBOOK_SECONDS = 0.2  # between updates of a notebook's bar: each is a message to the browser
 
 
 class ProgressLine(Watcher):
-    """Watches the rounds of one run and shows how far it is, on standard error or in the notebook."""
+    """Shows the progress of one run, on standard error or in the notebook."""
 
     def __init__(self, title: str, rounds: int, *, quiet: bool = False, console: Console | None = None) -> None:
         self.title, self.rounds = printable(title), rounds
-        self.began, self.first = time.perf_counter(), 0  # the first round that was seen: a resumed run's is late
+        self.began, self.first = time.perf_counter(), 0  # the first round seen; in a resumed run not 1
         self.accuracy = ""
         self.view = None if quiet else view_for(self.title, rounds, console)
 
@@ -50,7 +50,7 @@ class ProgressLine(Watcher):
 
 
 class View:
-    """A way to show how far it is."""
+    """A way to show progress."""
 
     def start(self) -> None:
         pass
@@ -63,7 +63,7 @@ class View:
 
 
 class Bar(View):
-    """In a terminal."""
+    """A progress bar in a terminal."""
 
     def __init__(self, title: str, rounds: int, console: Console) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -90,7 +90,7 @@ class Bar(View):
 
 
 class Lines(View):
-    """Where nothing can be drawn over: a line for each evaluation, and for the end."""
+    """A line for each evaluation and for the last round, where nothing can be redrawn."""
 
     def __init__(self, title: str, rounds: int, console: Console) -> None:
         self.title, self.rounds, self.console = title, rounds, console
@@ -102,7 +102,7 @@ class Lines(View):
 
 
 class NotebookBar(View):
-    """In a notebook, by what every kernel has: a piece of HTML that is replaced."""
+    """A progress bar in a notebook: HTML that is updated in place, which every kernel supports."""
 
     def __init__(self, title: str, rounds: int, display: Any) -> None:
         self.title, self.rounds, self.display = title, rounds, display
@@ -132,12 +132,12 @@ class NotebookBar(View):
 
 
 def view_for(title: str, rounds: int, console: Console | None) -> View:
-    """The bar where there can be one."""
+    """Return the view that suits the environment."""
     if console is None and in_notebook():
         from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
 
         return NotebookBar(title, rounds, display)
-    before = random.getstate()  # rich draws random numbers when it is imported, and they are the user's
+    before = random.getstate()  # importing rich draws from the user's generator
     from rich.console import Console
 
     console = console or Console(stderr=True)
@@ -152,12 +152,12 @@ def words(round: int, rounds: int, rate: float, accuracy: str) -> str:
 
 
 def is_wanted(progress: bool | None) -> bool:
-    """Is progress to be shown? Where nothing was said: if somebody looks at it as it goes."""
+    """Whether to show progress; by default in a notebook or a terminal."""
     return progress if progress is not None else in_notebook() or sys.stderr.isatty()
 
 
 def in_notebook() -> bool:
-    """Does a notebook's kernel run this process?"""
+    """Whether this process is a notebook's kernel."""
     ipython = sys.modules.get("IPython")  # a kernel has imported it
     shell = ipython.get_ipython() if ipython is not None else None
     return hasattr(shell, "kernel")

@@ -1,4 +1,4 @@
-"""The recorder writes a run down while its rounds are played: lines, events, checkpoints, and how it ended."""
+"""The recorder writes the files of a run: lines, events, checkpoints and the summary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedrecall.vector import Tensors
 
 
 class Recorder(Observer):
-    """Keeps one experiment's folder true to the rounds that are done."""
+    """Keeps a run's folder consistent with its completed rounds."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Recorder(Observer):
     ) -> None:
         self.experiment, self.recipe, self.folder, self.states = experiment, experiment.recipe, folder, states
         self.journal, self.resumed = Journal(folder), start is not None
-        self.done = done  # the state after the last round that is done
+        self.done = done  # the state after the last completed round
         self.best = Best(self.recipe.stop)
         self._saved, self._saved_at = done.round, 0.0
         self._best_model = start.best if start else {}  # of an earlier round, with `keep: best`
@@ -51,13 +51,13 @@ class Recorder(Observer):
     # The beginning
 
     def begin(self, notes: Sequence[str]) -> None:
-        """Describe a new run in its folder; put that of a resumed run back to the state of its checkpoint."""
+        """Describe a new run in its folder, or restore a resumed run's folder to its checkpoint."""
         self._recall() if self.resumed else self._describe()
         for note in notes:
             self.journal.warn(self.done.round, note)
 
     def opened(self) -> None:
-        """The engine is open: where it runs is known."""
+        """Record the nodes of the engine, which is open now, and start the digests of the recorded files."""
         if self.experiment.engine.nodes and not self.resumed:
             self._write_environment()
         self.folder.records.recall()
@@ -76,22 +76,22 @@ class Recorder(Observer):
             self.journal.warn(0, warning)
 
     def _warnings(self, partition: Mapping[str, Any]) -> list[str]:
-        """Return what the user should know of the recipe, given the partition's card."""
+        """Return the warnings about the experiment, given the partition's card."""
         return list(warnings_of(self.experiment, partition.get("one_class_clients", {}).get("count", 0)))
 
     def _write_environment(self) -> None:
-        """Write the environment of this machine, and of others that clients train on."""
+        """Write the environment of this machine and of other nodes that clients train on."""
         engine = self.experiment.engine
         nodes = {"nodes": list(engine.nodes)} if engine.nodes else {}
         self.folder.write_json(files.ENVIRONMENT, {**environment(self.experiment.device), **nodes})
 
     def _write_recipe(self) -> None:
-        """Write the recipe, and record the run as this user's: its code was imported at the user's word."""
+        """Write the recipe and add the run to the ledger, as this user has chosen to run its code."""
         self.folder.write_text(files.RECIPE, self.recipe.yaml())
         ledger.record(self.folder.path, own_code(self.recipe.tree()))
 
     def _describe_partition(self) -> dict[str, Any]:
-        """Write who has what; return the card."""
+        """Write the partition and its card; return the card."""
         federation = self.experiment.federation
         known = federation.knows_labels
         labels, counts = (federation.train.y, federation.training_counts()) if known else (None, None)
@@ -101,13 +101,13 @@ class Recorder(Observer):
         return described
 
     def _recall(self) -> None:
-        """Put the folder back to the state of the checkpoint, and recall what was measured until then."""
+        """Restore the folder to its checkpoint, and the history measured until then."""
         round, folder, evaluator = self.done.round, self.folder, self.experiment.evaluator
-        lines = folder.lines_until(round)  # refuses damaged files, before anything is deleted
+        lines = folder.lines_until(round)  # raises for damaged files before anything is deleted
         planned = evaluator.planned(lines)
         evaluator.recall(planned.get(files.CLIENTS, []))
         folder.delete(files.SUMMARY)
-        self._write_recipe()  # before lines lose what only a shorter run has
+        self._write_recipe()  # before lines are cut to what this recipe measures
         kept = checkpoint.drop_after(folder.path / files.CHECKPOINTS, round)
         checkpoint.expect_rewritten(folder.path / files.CHECKPOINTS, kept, lines, planned)
         folder.cut_back(round, planned)
@@ -126,11 +126,11 @@ class Recorder(Observer):
 
     def before(self, live: LiveRound) -> None:
         if self.recipe.keep == "best" and 0 < self.best.round == self.done.round:
-            self._best_model = self._model()  # the state after the next round has it no longer
+            self._best_model = self._model()  # the next round replaces it
         self.journal.begin(live)
 
     def after(self, live: LiveRound) -> None:
-        """Record a round that is done; save the state if that is due."""
+        """Record a completed round; write a checkpoint if one is due."""
         self.journal.record(live)
         self.states.settle()
         self.done = RoundState(live.number, live.server, live.buffers)
@@ -141,7 +141,7 @@ class Recorder(Observer):
             self._saved_at = time.perf_counter()
 
     def save(self) -> None:
-        """Write a checkpoint of the last round that is done, unless there is one."""
+        """Write a checkpoint of the last completed round, unless there is one."""
         if self.done.round <= self._saved:
             return
         self.folder.flush()
@@ -158,13 +158,13 @@ class Recorder(Observer):
             device=self.experiment.device.rounding or "cpu",
         )
         checkpoint.save(self.folder.path / files.CHECKPOINTS, point)
-        self._saved = self.done.round  # whether or not what is superseded can be deleted
+        self._saved = self.done.round  # even if deleting superseded states fails
         self.states.keep(checkpoint.KEPT)
 
     # The end
 
     def evaluate_kept(self) -> None:
-        """Evaluate the model that is kept, if that is not simply the one of the last round. The engine is open."""
+        """Evaluate the kept model if the run stopped early or keeps the best; the engine must be open."""
         experiment, recipe, t = self.experiment, self.recipe, self.done.round
         stopped = t < recipe.rounds
         if not stopped and recipe.keep != "best":
@@ -182,12 +182,12 @@ class Recorder(Observer):
         self._kept = found
 
     def end(self, ending: str, seconds: float) -> dict[str, Any]:
-        """Leave all that is done on disk, however the run ended; return its summary."""
+        """Save all completed rounds, however the run ended; return the summary."""
         self.journal.end()
-        if ending != "finished":  # then workers may have been killed while they wrote
+        if ending != "finished":  # workers may have been killed while writing
             self.states.files.remove_leftovers()
         self.save()
-        if ending == "finished" and not self.experiment.algorithm.personal:  # else there is no one model
+        if ending == "finished" and not self.experiment.algorithm.personal:  # else there is no single model
             model = self._kept_model()
             self.experiment.flat.load(model["w"], model)
             self.folder.save_model(self.experiment.flat.state_dict())
@@ -198,7 +198,7 @@ class Recorder(Observer):
     def _summary(self, ending: str, seconds: float) -> dict[str, Any]:
         experiment, journal = self.experiment, self.journal
         summary = {
-            # The lines are read again, not kept: a long run has many.
+            # Lines are read again, not kept: a long run has many.
             **summarise(read_lines(self.folder.path / files.METRICS), self.recipe, seconds),
             "meant_for": experiment.meant_for,
             "status": ending,
@@ -218,12 +218,12 @@ class Recorder(Observer):
         return summary
 
     def _model(self) -> Tensors:
-        """Return the global model after the last round that is done, and its buffers."""
+        """Return the global model after the last completed round, and its buffers."""
         return {"w": self.experiment.algorithm.evaluated(self.done.server).clone(), **self.done.buffers}
 
     @property
     def _kept_round(self) -> int:
-        """The round whose model is kept: with `keep: best` the best one, if there is one whose model is known."""
+        """The round of the kept model: the last or, with `keep: best`, the best if its model is known."""
         known = self._best_model or self.best.round == self.done.round
         return self.best.round if self.recipe.keep == "best" and known else self.done.round
 

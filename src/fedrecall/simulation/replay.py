@@ -1,4 +1,4 @@
-"""One client of a run's round once more, in this process. The run's folder is read, and not changed."""
+"""Replay one client of a round in this process; the run's folder is only read."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class Replayed:
-    """What the client's training came to."""
+    """Summary of the client's local training."""
 
     round: int
     client: int
     loss: float  # the mean over its steps
     steps: int
-    update_norm: float | None  # None: the algorithm does not say what an update is
+    update_norm: float | None  # None: the algorithm does not define an update
 
 
 class StatesBeside(StateFiles):
-    """Reads the clients' states of a run, and writes new ones elsewhere."""
+    """Reads the client states of a run and writes new ones to another folder."""
 
     def __init__(self, folder: Path, run: StateFiles) -> None:
         super().__init__(folder)
@@ -56,8 +56,7 @@ def replay(
     *,
     force: bool = False,
 ) -> Replayed:
-    """Train a client of a round again, from the newest checkpoint before it. Rounds between are played first, and
-    shown to `observers`."""
+    """Train a client of a round again. `observers` see the rounds since the newest checkpoint, played first."""
     if not force:
         refuse_other_run(run, experiment)
     if not 1 <= round <= experiment.recipe.rounds:
@@ -81,7 +80,7 @@ def replay(
 
 
 def refuse_other_run(run: Path, experiment: Experiment) -> None:
-    """With another recipe, or other data, it would be another client."""
+    """Raise an `InputError` if the recipe or the data are not the run's."""
     began = RunRecord(run).origin.get("recipe")
     point, _ = checkpoint.newest(run / files.CHECKPOINTS)
     if point is not None:
@@ -94,7 +93,7 @@ def refuse_other_run(run: Path, experiment: Experiment) -> None:
 
 
 def newest_before(folder: Path, round: int) -> Checkpoint | None:
-    """The newest whole checkpoint of an earlier round; None: start from the beginning."""
+    """Return the newest intact checkpoint of an earlier round; None if there is none."""
     for note in reversed(checkpoint.notes(folder)):
         try:
             point = checkpoint.read(note)
@@ -118,7 +117,7 @@ def refuse_absent(experiment: Experiment, states: StateTable, round: int, client
 def train_again(
     experiment: Experiment, states: StateTable, state: RoundState, client: int
 ) -> tuple[Update, Tensors]:
-    """The client's result in the round after a state, and what it was sent."""
+    """Return the client's update in the round after `state`, and the tensors that it was sent."""
     live = begin_round(experiment, state, states, ())
     (task,) = (task for task in live.tasks if task.client == client)
     (result,) = experiment.engine.run([task])

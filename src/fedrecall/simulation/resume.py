@@ -1,4 +1,4 @@
-"""Going on with a run from its last whole checkpoint: what may differ, and what may not."""
+"""Resume a run from its last intact checkpoint, and check what may differ."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedrecall.version import __version__
 def starting_point(
     path: Path, experiment: Experiment, *, force: bool = False, other_device: bool = False
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint that an experiment goes on from (None: there is none yet), and what the user should know."""
+    """Return the checkpoint to resume from (None if there is none yet) and notes for the user."""
     point, notes = checkpoint.newest(path / files.CHECKPOINTS, experiment.engine.states_below(path / files.STATES))
     recipe = experiment.recipe
     if point is None and not force:
@@ -50,13 +50,13 @@ def starting_point(
 
 
 def is_complete(path: Path, round: int) -> bool:
-    """Was the run ended after this round, with all that is written then?"""
+    """Whether the run finished after this round and wrote its summary."""
     summary = finished_summary(path)
     return summary is not None and summary.get("rounds_done") == round
 
 
 def refuse_to_start_again(path: Path, recipe: Recipe, damaged: Sequence[str]) -> None:
-    """Without a checkpoint a run begins again; not where that would erase what cannot be made again so."""
+    """Raise an `InputError` if starting again without a checkpoint would erase results that cannot be repeated."""
     again = "--force starts the run again from its beginning"
     if damaged:
         raise InputError(f"no checkpoint is whole: {damaged[0]}; {again}")
@@ -69,7 +69,7 @@ def refuse_to_start_again(path: Path, recipe: Recipe, damaged: Sequence[str]) ->
 
 
 def other_device_than(point: Checkpoint, device: Device, *, allowed: bool) -> list[str]:
-    """A warning if the run goes on with another device, where that is allowed."""
+    """Return a warning if the device has changed; raise an `InputError` unless that is allowed."""
     now = device.rounding or "cpu"
     if point.device == now:
         return []
@@ -82,7 +82,7 @@ def other_device_than(point: Checkpoint, device: Device, *, allowed: bool) -> li
 
 
 def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
-    """An engine that rounds in its own way; all others are alike."""
+    """Raise an `InputError` if the engine rounds differently from the one that the run began with."""
     own = [kind.name for kind in ENGINES.values() if kind.own_rounding]
     device = "" if point.device == "cpu" else point.device
     digests = {name: digest_of(point.recipe, name, experiment.weights, device) for name in own}
@@ -96,11 +96,11 @@ def refuse_other_engine(point: Checkpoint, experiment: Experiment) -> None:
 
 
 def refuse_other_data(path: Path, experiment: Experiment) -> None:
-    """Data from Python, or in files, may have changed since; what they were, and who had what, is noted."""
+    """Raise an `InputError` if the data or the partition have changed since the run began."""
     run, federation = RunRecord(path), experiment.federation
     try:
         who, what = run.card.get("digest"), run.origin.get("data", {}).get("digest")
-    except InputError:  # they are written anew
+    except InputError:  # damaged files are rewritten
         return
     if what not in (None, federation.digest()):
         raise InputError(
@@ -114,7 +114,7 @@ def refuse_other_data(path: Path, experiment: Experiment) -> None:
 
 
 def refuse_other_model(point: Checkpoint, experiment: Experiment) -> None:
-    """The recipe names a model; what it builds may have changed."""
+    """Raise an `InputError` if the tensors of the model have other names or shapes than the run's."""
     fresh = experiment.algorithm.init(experiment.flat.w.clone()), experiment.flat.buffers()
     for there, now in zip((point.server, point.buffers), fresh):
         before, after = ({name: list(t.shape) for name, t in group.items()} for group in (there, now))
@@ -123,7 +123,7 @@ def refuse_other_model(point: Checkpoint, experiment: Experiment) -> None:
 
 
 def refuse_other(point: Checkpoint, recipe: Recipe, advice: str = "--force goes on all the same") -> None:
-    """Another recipe or another version of fedrecall would not be the same run."""
+    """Raise an `InputError` if the recipe or the version of fedrecall is not the run's."""
     if point.fedrecall != __version__:
         raise InputError(
             f"the run was made by fedrecall {point.fedrecall} and this is {__version__}: its rounds may differ; "
@@ -136,7 +136,7 @@ def refuse_other(point: Checkpoint, recipe: Recipe, advice: str = "--force goes 
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the keys that have another value now, with both values."""
+    """Yield each key that has changed, with both values."""
     for key in dict.fromkeys([*before, *now]):
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -146,7 +146,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
 
 
 def other_environment(path: Path, device: Device) -> list[str]:
-    """A warning if the machine or its software are not as they were."""
+    """Return a warning if the machine or its software has changed."""
     try:
         before = RunRecord(path).environment
     except InputError:
@@ -166,7 +166,7 @@ def resume_experiment(
     force: bool = False,
     other_device: bool = False,
 ) -> dict[str, Any]:
-    """Resume the run in a folder; its summary."""
+    """Resume the run in a folder; return its summary."""
     if (folder.path / files.NODES).exists() and not experiment.engine.leaves_out_clients:
         raise InputError(
             f"the run in {str(folder.path)!r} is that of a federation; its app goes on with it, by flwr run and "
@@ -175,7 +175,7 @@ def resume_experiment(
     folder.lock()
     try:
         point, notes = starting_point(folder.path, experiment, force=force, other_device=other_device)
-        if point is None:  # it never came to its first checkpoint
+        if point is None:  # stopped before its first checkpoint
             begin_again(folder)
         return run_experiment(experiment, folder, observers, point, notes)
     finally:
@@ -183,7 +183,7 @@ def resume_experiment(
 
 
 def begin_again(folder: RunFolder) -> None:
-    """Leave nothing of its rounds, nor what a killed process had half written."""
+    """Delete all rounds of a run and the partial files of a killed process."""
     folder.cut_back(0, folder.lines_until(0))
     folder.delete(files.SUMMARY)
     checkpoint.drop_after(folder.path / files.CHECKPOINTS, 0)

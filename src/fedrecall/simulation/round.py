@@ -1,4 +1,4 @@
-"""A round: sample clients, train them, aggregate, evaluate. Recording it is the subject of `recorder`."""
+"""A round: sample clients, train them, aggregate, evaluate. `recorder` writes it down."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fedrecall.vector import Tensors
 
 @dataclass(frozen=True)
 class RoundState:
-    """What the server holds between two rounds."""
+    """The server's state between two rounds."""
 
-    round: int  # the last one that is done
+    round: int  # the last completed one
     server: Tensors
     buffers: Tensors
 
 
 def first_state(experiment: Experiment, start: Checkpoint | None = None) -> RoundState:
-    """Return the state before the next round: that of a checkpoint, or the initial one."""
+    """Return the state to start from: that of a checkpoint, or the initial one."""
     if start:
         return RoundState(start.round, start.server, start.buffers)
     experiment.load_init()
@@ -37,7 +37,7 @@ def first_state(experiment: Experiment, start: Checkpoint | None = None) -> Roun
 
 @contextmanager
 def playing(experiment: Experiment, files: StateFiles) -> Iterator[StateTable]:
-    """Open the experiment's engine, for rounds without a run's folder; `files` keep the clients' states."""
+    """Open the experiment's engine for rounds without a run's folder; `files` stores the client states."""
     experiment.engine.open(experiment.job, experiment.federation, files)
     try:
         yield StateTable(files)
@@ -48,7 +48,7 @@ def playing(experiment: Experiment, files: StateFiles) -> Iterator[StateTable]:
 def play_round(
     experiment: Experiment, state: RoundState, states: StateTable, observers: Sequence[Observer] = ()
 ) -> tuple[RoundState, LiveRound]:
-    """Play the round after a state; return the state after it, and all that was seen of it."""
+    """Play the round after `state`; return the new state and the record of the round."""
     clock = Clock()
     live = begin_round(experiment, state, states, observers)  # sample and publish
     collected = train(experiment, live, observers)
@@ -66,7 +66,7 @@ def play_round(
 def begin_round(
     experiment: Experiment, state: RoundState, states: StateTable, observers: Sequence[Observer]
 ) -> LiveRound:
-    """Return the next round up to where its clients begin: tasks are made and the model is published."""
+    """Return the next round with its tasks made and its model published, before its clients train."""
     t, recipe, engine = state.round + 1, experiment.recipe, experiment.engine
     if experiment.forward:
         experiment.forward.check(t)
@@ -84,7 +84,7 @@ def begin_round(
 
 
 class Clock:
-    """Measures how long the parts of a round take."""
+    """Measures the duration of the parts of a round."""
 
     def __init__(self) -> None:
         self._began = self._last = time.perf_counter()

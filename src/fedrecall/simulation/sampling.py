@@ -1,4 +1,4 @@
-"""Who takes part in a round, and the tasks that follow from it."""
+"""The cohort of a round and its training tasks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedrecall.simulation.experiment import Experiment
 
 
 def sample_clients(experiment: Experiment, t: int) -> list[int]:
-    """Return the clients of a round: a function of the seed and the round alone."""
+    """Return the cohort of a round, a function of the seed and the round alone."""
     population, random = experiment.federation.population, stream(experiment.recipe.seed, "sample", t)
     return checked_ids(experiment.participation.sample(t, population, random), range(population), "sample")
 
 
 def answering_clients(experiment: Experiment, t: int, asked: list[int]) -> list[int]:
-    """Return those of the asked clients that answer, a function of the seed and the round too."""
+    """Return the asked clients that answer, also a function of the seed and the round."""
     random = stream(experiment.recipe.seed, "answers", t)
     return checked_ids(experiment.participation.answering(t, asked, random), set(asked), "answering")
 
@@ -31,10 +31,10 @@ def answering_clients(experiment: Experiment, t: int, asked: list[int]) -> list[
 def tasks_of(
     experiment: Experiment, t: int, answering: list[int], lr: float, states: StateTable, cohort: int
 ) -> list[TrainTask]:
-    """Return the training of a round, a task a client, in the order of the sum."""
+    """Return the training tasks of a round, one for each client, in the order of the sum."""
     if experiment.algorithm.pooled:
         return [TrainTask(t, 0, EVERYONE, lr, steps=sum(steps_of(experiment, k) for k in answering))]
-    # The largest first, so that no worker idles at the end; the order is the same on every engine.
+    # Largest first, so that no worker idles at the end; the order is the same on every engine.
     ids = np.array(answering, np.int64)
     places = np.argsort(-experiment.federation.index.train_sizes(ids), kind="stable")
     version = states.versions.get
@@ -45,7 +45,7 @@ def tasks_of(
 
 
 def checked_ids(ids: Sequence[int], known: Container[int], method: str) -> list[int]:
-    """Return client ids as integers; raise an `InputError` if a user's participation returned something else."""
+    """Return client ids as integers; raise an `InputError` for repeated or unknown ids."""
     found = [int(client) for client in ids]
     if len(set(found)) < len(found) or not all(client in known for client in found):
         raise InputError(f"participation.{method} returned {found[:10]}; expected different ids of known clients")

@@ -1,4 +1,4 @@
-"""Data that the server has: samples without labels, for algorithms that need some when they aggregate."""
+"""Unlabelled server data, for algorithms that aggregate with it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fedrecall.recipe.recipe import Recipe
 
 @dataclass(frozen=True)
 class ServerData:
-    """Samples as the model takes them; their labels are not read."""
+    """The server's samples in the form that the model takes; labels are not read."""
 
-    federation: Federation  # with one client, which has them all
+    federation: Federation  # with one client that has all samples
     dtype: torch.dtype
 
     def __len__(self) -> int:
         return len(self.federation.train)
 
     def batch(self, positions: Tensor) -> Tensor:
-        """Return the samples at these positions, normalised as the clients' are and not augmented."""
+        """Return the samples at these positions, normalised as the clients' are but not augmented."""
         x, _ = self.federation.train.gather(positions)
         return model_input(self.federation.transform(x, None), self.dtype)
 
@@ -36,7 +36,7 @@ class ServerData:
 def server_data_of(
     recipe: Recipe, federation: Federation, dtype: torch.dtype, given: Any = None
 ) -> ServerData | None:
-    """Return the server's data: an array that was given, or what the recipe names; None if there are none."""
+    """Return the server's data, from an array or the recipe's source; None if there are none."""
     if given is None and recipe.server_data is None:
         return None
     one = Iid(clients=1, validation=0.0)

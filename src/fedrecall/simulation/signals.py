@@ -1,4 +1,4 @@
-"""Was a run stopped from outside, or by code that raised what a signal raises?"""
+"""Tell signals from outside apart from user code that raises KeyboardInterrupt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """Whether one has come."""
+    """Records whether a signal has arrived."""
 
     seen = False
 
@@ -23,14 +23,14 @@ class Signals:
 
 @contextmanager
 def noted_signals() -> Iterator[Signals]:
-    """Ctrl-C and SIGTERM raise KeyboardInterrupt as before, and are noted. Handlers of the user's own stay."""
+    """Record Ctrl-C and SIGTERM, which raise KeyboardInterrupt as before; the user's own handlers stay."""
     noted, before = Signals(), {}
     if threading.current_thread() is threading.main_thread():
         for number in STOPPING:
             if signal.getsignal(number) is signal.default_int_handler:
                 before[number] = signal.signal(number, noted.stop)
     else:
-        noted.seen = True  # nobody can tell here
+        noted.seen = True  # unknown outside the main thread: assume a signal
     try:
         yield noted
     finally:

@@ -11,7 +11,7 @@ from fedrecall.runs.lines import Lines
 
 
 def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
-    """Summarise the lines of metrics. The final accuracy is the mean test accuracy of the tested rounds."""
+    """Return the summary of a run's metrics; the final accuracy is the mean over the tested rounds."""
     tested, validated = measured("test_accuracy", lines), measured("val_accuracy", lines)
     return {
         "status": "finished",
@@ -29,7 +29,7 @@ def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
 
 
 def measured(key: str, lines: Lines) -> list[float]:
-    """The values of a metric; of a resumed run, what was not a number is null."""
+    """Return the finite values of a metric; lines read from a file have null for others."""
     return [line[key] for line in lines if line.get(key) is not None and np.isfinite(line[key])]
 
 
@@ -38,7 +38,7 @@ def mean(values: list[float]) -> float | None:
 
 
 def to_target(lines: Lines, target: float) -> dict[str, Any]:
-    """Rounds, bytes and local FLOPs until the validation accuracy is first at the target; None if it never is."""
+    """Return the rounds, bytes and local FLOPs until the validation accuracy reaches the target; None if never."""
     reached = next((at for at, line in enumerate(lines) if (line.get("val_accuracy") or -1.0) >= target), None)
     until = None if reached is None else lines[: reached + 1]
 

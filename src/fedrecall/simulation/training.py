@@ -1,4 +1,4 @@
-"""The training of a round: what its clients give back, and the sums of it."""
+"""The training of a round: collect the clients' updates and sum them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedrecall.updates.pipeline import STATISTICS
 
 @dataclass
 class Collected:
-    """What the clients of a round gave back: the sums of their updates and, if asked for, each of these."""
+    """The sums of a round's updates and, if the algorithm needs them, the single updates."""
 
     sums: Sums
     updates: list[Update] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Collected:
 
 
 def train(experiment: Experiment, live: LiveRound, observers: Sequence[Observer]) -> Collected:
-    """Train the round's clients and collect what they give back, without those whose numbers are not finite."""
+    """Train the round's clients and collect their updates, without those that are not finite."""
     evaluated = experiment.recipe.evaluates(live.number)
     tree, found = SumTree(live.sent if evaluated else None), Collected(Sums())
     for contribution in contributions(experiment, live, observers, track_updates=evaluated):
@@ -56,7 +56,7 @@ def train(experiment: Experiment, live: LiveRound, observers: Sequence[Observer]
 def contributions(
     experiment: Experiment, live: LiveRound, observers: Sequence[Observer], *, track_updates: bool
 ) -> Iterator[Contribution | Missing]:
-    """Yield what the clients give back: one by one where somebody needs that, else as the engine likes best."""
+    """Yield the clients' updates: one by one if something needs that, else as the engine groups them."""
     single = experiment.job.needs_single_updates or any(observer.wants_each for observer in observers)
     if not live.tasks:
         return
@@ -69,7 +69,7 @@ def contributions(
 
 
 def received(experiment: Experiment, live: LiveRound, update: Update) -> Update:
-    """Return an update after the server's half of the stages that it went through."""
+    """Return an update after the server's side of its stages."""
     pipeline, task = experiment.job.pipeline, update.task
     if not pipeline:
         return update
@@ -80,7 +80,7 @@ def received(experiment: Experiment, live: LiveRound, update: Update) -> Update:
 
 
 def drop(experiment: Experiment, live: LiveRound, clients: list[int]) -> None:
-    """Leave clients out whose updates are not finite; with `bad_updates: stop` there must be none."""
+    """Record clients whose updates are not finite; with `bad_updates: stop`, raise a `DivergedError`."""
     for client in clients:
         message = f"the update of client {client} in round {live.number} is not finite"
         if experiment.recipe.bad_updates == "stop":
