@@ -61,9 +61,7 @@ def drawn(browser: Chromium, page: Path) -> tuple[float, float, float]:
     time.sleep(4.5)
     paint = browser.value("performance.getEntriesByType('paint')[0].startTime")
     charts = browser.value("seen.charts")
-    rest = browser.value(
-        f"(() => {{ const began = performance.now(); {REST}; return performance.now() - began; }})()"
-    )
+    rest = browser.value(f"(() => {{ const began = performance.now(); {REST}; return performance.now() - began; }})()")
     browser.call("Target.closeTarget", targetId=target)
     return paint, charts, rest
 

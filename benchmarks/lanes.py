@@ -23,19 +23,19 @@ from torch import nn
 from fedrecall import CrossEntropy, FedAvg, Local
 from fedrecall.client.batch import Batch
 from fedrecall.client.job import Job
-from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.jit import HASWELL, Code, Cpu, host
+from fedrecall.client.lanes.kernels.context import AVX512
 from fedrecall.client.lanes.kernels.ir import LANES, Function, Module
-from fedrecall.client.lanes.kernels.kit import AVX512
 from fedrecall.client.lanes.kernels.layers import Convolution
 from fedrecall.client.lanes.kernels.program import Program
 from fedrecall.client.lanes.kernels.steps import ClientsProgram, SamplesProgram
 from fedrecall.client.lanes.lowering import lower
+from fedrecall.client.lanes.model_reader import chain_of
 from fedrecall.client.lanes.samples import LanesStep
 from fedrecall.client.step import ExactStep, Step
+from fedrecall.core.vector import FlatModel
 from fedrecall.data.transform import Plain
 from fedrecall.models.lenet import lenet
-from fedrecall.vector import FlatModel
 
 BATCHES = (10, 16, 64, 256)
 ROOM = 2**24  # bytes that every argument of a kernel may read and write

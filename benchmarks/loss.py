@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedrecall.labels import class_proportions
-from fedrecall.losses import WSMLoss, log_weights, quick_cross_entropy
+from fedrecall.core.labels import class_proportions
+from fedrecall.core.losses import WSMLoss, log_weights, quick_cross_entropy
 
 SHAPES = ((64, 10), (64, 100), (64, 1000))
 STEPS = 50  # per timing: enough to time, short enough for a slow moment of the machine to hit all alike

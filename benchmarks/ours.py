@@ -19,11 +19,11 @@ import torch
 from rich.console import Console
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Images, Local, federate
+from fedrecall.core.vector import FlatModel
 from fedrecall.errors import Interrupted
 from fedrecall.models.lenet import lenet
 from fedrecall.runs.checkpoint import newest
 from fedrecall.simulation.progress import ProgressLine
-from fedrecall.vector import FlatModel
 from turns import Turns
 from work import WORKS, data
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedrecall.device import Device, find_devices
+from fedrecall.backend.device import Device, find_devices
 from fedrecall.runs.environment import environment
 from turns import Program
 from work import WORKS

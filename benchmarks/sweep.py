@@ -45,9 +45,7 @@ def main() -> None:
     cycles = [(measure(1, given.rounds), measure(2, given.rounds)) for _ in range(given.cycles)]
     ratios = [one[0] / two[0] for one, two in cycles]
     for (one, one_cpu), (two, two_cpu) in cycles:
-        print(
-            f"one: {one:.1f} s, CPU {one_cpu:.1f} s; two: {two:.1f} s, CPU {two_cpu:.1f} s; ratio {one / two:.2f}"
-        )
+        print(f"one: {one:.1f} s, CPU {one_cpu:.1f} s; two: {two:.1f} s, CPU {two_cpu:.1f} s; ratio {one / two:.2f}")
     print(json.dumps({"ratios": ratios, "median": statistics.median(ratios)}))
 
 

@@ -47,9 +47,7 @@ class Program:
 
     def __init__(self, *words: str | Path, interpreter: str | Path = sys.executable) -> None:
         began = time.perf_counter()
-        self.process = subprocess.Popen(
-            [interpreter, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        self.process = subprocess.Popen([interpreter, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.turn(1)
         self.start_up = time.perf_counter() - began  # until its first round is done
 

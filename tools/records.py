@@ -48,9 +48,7 @@ def pack(study: Path, out: Path) -> int:
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         records[folder] = {
             "folder": folder,
-            "recipe": {
-                k: v for k, v in yaml.safe_load((run / "recipe.yaml").read_text()).items() if k != "execution"
-            },
+            "recipe": {k: v for k, v in yaml.safe_load((run / "recipe.yaml").read_text()).items() if k != "execution"},
             "environment": json.loads((run / "environment.json").read_text()),
             "origin": json.loads((run / "origin.json").read_text()),
             "summary": told,

@@ -20,18 +20,18 @@ from .algorithms import (
     Scaffold,
     ServerContext,
 )
+from .api.diagnose import diagnose
+from .api.diagnosis import Diagnosis
+from .api.execute import write_report
+from .api.federate import federate
+from .api.run import Run
 from .client.update import Update
+from .core.labels import Labels, class_proportions
+from .core.losses import WSMLoss, reweighted_cross_entropy
 from .data.federation import Federation
 from .data.partition import Classwise, Dirichlet, Iid, Natural, Partition, Shards
 from .data.transform import Images, Plain
 from .errors import InputError
-from .front.diagnose import diagnose
-from .front.diagnosis import Diagnosis
-from .front.execute import write_report
-from .front.federate import federate
-from .front.run import Run
-from .labels import Labels, class_proportions
-from .losses import WSMLoss, reweighted_cross_entropy
 from .measure.watcher import Round, Watcher
 from .objectives import WSM, CrossEntropy, FedLC, FedNTD, FedRS, FedVLS, Mask, Objective
 from .optimisers import SGD, Optimiser

@@ -35,7 +35,7 @@ def has_their_lines(error: BaseException) -> bool:
     return any(is_theirs(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
 
 
-def source_of(thing: Any) -> str | None:
+def user_source(thing: Any) -> str | None:
     """Return the source of a user's class or function; None if it is not theirs or cannot be read."""
     try:
         file = inspect.getsourcefile(thing)
@@ -68,9 +68,7 @@ def import_named(section: str, name: str) -> Callable[..., Any]:
     if not attribute or not all(module_name.split(".")):
         raise InputError(f"{section} is {name!r}; 'module:name' was expected")
     if module_name.partition(".")[0] in sys.stdlib_module_names:
-        raise InputError(
-            f"{section} is {name!r}, which is Python's own; a class or function of yours was expected"
-        )
+        raise InputError(f"{section} is {name!r}, which is Python's own; a class or function of yours was expected")
     add_working_folder()
     try:
         module = importlib.import_module(module_name)
@@ -99,9 +97,7 @@ def refuse_passed_on(section: str, name: str, found: Any) -> None:
     module_name, _, attribute = name.partition(":")
     home = getattr(found, "__module__", None)
     if inspect.isroutine(found) and home != module_name:
-        where = (
-            f"'{home}:{found.__name__}' was expected" if home and "." in home else "name it where it is defined"
-        )
+        where = f"'{home}:{found.__name__}' was expected" if home and "." in home else "name it where it is defined"
         raise InputError(f"{section} is {name!r}, but {attribute!r} is not defined in {module_name!r}; {where}")
 
 

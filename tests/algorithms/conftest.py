@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedrecall import CrossEntropy, Federation, Local, Objective, federate
-from fedrecall.rng import Shuffle
+from fedrecall.core.rng import Shuffle
 
 FEATURES, CLASSES, SEED = 4, 3, 3
 Vector = np.ndarray
@@ -53,10 +53,7 @@ def label_skewed(sizes: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
     random = np.random.default_rng(5)
     clients = []
     for k, n in enumerate(sizes):
-        x = (
-            random.normal(size=(n, FEATURES)) * random.uniform(0.6, 1.2, FEATURES)
-            + random.normal(size=FEATURES) / 2
-        )
+        x = random.normal(size=(n, FEATURES)) * random.uniform(0.6, 1.2, FEATURES) + random.normal(size=FEATURES) / 2
         y = np.where(random.random(n) < 0.6, k % CLASSES, random.integers(0, CLASSES, n))
         clients.append((x.astype(np.float32), y))
     return clients
@@ -157,9 +154,7 @@ def server_state(run) -> dict[str, Vector]:
     """The server's tensors after the last round, in the package's padded layout."""
     last = max((run.path / "checkpoints").glob("round-*.safetensors"))
     return {
-        name.removeprefix("server."): tensor
-        for name, tensor in load_file(last).items()
-        if name.startswith("server.")
+        name.removeprefix("server."): tensor for name, tensor in load_file(last).items() if name.startswith("server.")
     }
 
 

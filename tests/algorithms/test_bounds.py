@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fedrecall import Centralised, CrossEntropy, Federation, InputError, Local, LocalOnly, Natural, federate
+from fedrecall.core.rng import Shuffle
 from fedrecall.data.federation import EVERYONE
-from fedrecall.rng import Shuffle
 
 CLIENTS, FEATURES = 3, 16  # 16 features and 2 classes: the flat vector has no padding
 

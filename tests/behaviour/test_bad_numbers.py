@@ -78,9 +78,7 @@ def test_a_round_without_any_good_update_stops_the_run(tmp_path) -> None:
 
 
 def test_a_global_model_that_is_no_longer_finite_stops_the_run_at_the_last_good_state(fedrecall, tmp_path) -> None:
-    done = fedrecall(
-        "run", "demo", "model=mlp", "local.lr=1e38", "local.steps=2", "rounds=5", "--out", tmp_path / "a"
-    )
+    done = fedrecall("run", "demo", "model=mlp", "local.lr=1e38", "local.steps=2", "rounds=5", "--out", tmp_path / "a")
     assert done.code == 3
     assert "diverged" in done.err
     assert "Traceback" not in done.err

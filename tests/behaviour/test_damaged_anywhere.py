@@ -102,9 +102,7 @@ def result(done: Any, command: str) -> dict[str, Any]:
     return {str(path): path.read_bytes() for path in paths}
 
 
-def what_is_wrong(
-    done: Any, command: str, before: dict[str, bytes], whole: dict[str, Any], file: str
-) -> str | None:
+def what_is_wrong(done: Any, command: str, before: dict[str, bytes], whole: dict[str, Any], file: str) -> str | None:
     lines = done.err.splitlines()
     if done.code == 2:
         if len(lines) != 1 or not lines[0].startswith("fedrecall: error: "):

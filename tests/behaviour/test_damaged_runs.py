@@ -156,9 +156,7 @@ HEX = "0" * 64
 without_records = older_notes("records")
 PICKLE = "Object arrays cannot be loaded when allow_pickle=False"
 END = "; delete it to report without it\n"
-AS_NOTED = (
-    "is missing or not as it was after round 3, and later numbers depend on it; put it back from a copy, or "
-)
+AS_NOTED = "is missing or not as it was after round 3, and later numbers depend on it; put it back from a copy, or "
 FORCE = f"{AS_NOTED}--force goes on all the same\n"
 GOES_ON = "is damaged, and the run goes on after round 3; put the file back from a copy, or take that line out\n"
 ANEW = "--force starts the run again from its beginning\n"
@@ -185,9 +183,7 @@ REFUSED: dict[str, tuple[Make, tuple[str, ...], str]] = {
     "counts below 0": report(PARTITION, arrays(PARTITION, class_counts=-np.ones((4, 3), int)), "class_counts are"),
     "NaN": report(SUMMARY, b'{"final_accuracy": NaN}', f"{NOT_JSON}NaN is not a number\n"),
     "infinity": report(SUMMARY, b'{"final_accuracy": 1e999}', f"{NOT_JSON}the number 1e999 is too large\n"),
-    "half a character": report(
-        SUMMARY, b'{"status": "\\ud800"}', "it has half of a character, which is not text\n"
-    ),
+    "half a character": report(SUMMARY, b'{"status": "\\ud800"}', "it has half of a character, which is not text\n"),
     "no text": report(SUMMARY, b"\xff", "it is not text\n"),
     "a list": report(SUMMARY, b"[]", "it does not hold keys and values\n"),
     "a deep list": report(SUMMARY, b"[" * 100_000, DEEP),
@@ -199,9 +195,7 @@ REFUSED: dict[str, tuple[Make, tuple[str, ...], str]] = {
         SUMMARY, edited(SUMMARY, final_accuracy=0.125), "it is not as it was written\n"
     ),
     "a word for a section": report(ORIGIN, edited(ORIGIN, data="a"), "data is 'a'; expected a group of keys\n"),
-    "a number that no float holds": report(
-        USED, edited(USED, local={"momentum": 10**400}), "local.momentum is 1000"
-    ),
+    "a number that no float holds": report(USED, edited(USED, local={"momentum": 10**400}), "local.momentum is 1000"),
     "a section without a name": report(USED, edited(USED, model={}), "the key 'model.name' is missing\n"),
     "a word for an option": report(
         USED, edited(USED, partition={"name": "iid", "clients": "x"}), f"partition.clients is 'x'; {NO_INTEGER}"

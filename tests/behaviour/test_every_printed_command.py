@@ -38,7 +38,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     "studies/design.py": [("--seeds", STUDY)],
     "studies/folder.py": [("--out", STUDY)] * 3,
     "studies/reproduce.py": [("--rounds", STUDY)],
-    "studies/spread.py": [("--jobs", "test_as_many_runs_go_at_once_as_there_is_room_for_or_jobs_says")],
+    "studies/placement.py": [("--jobs", "test_as_many_runs_go_at_once_as_there_is_room_for_or_jobs_says")],
     "cli/data.py": [
         *[("fedrecall data fetch", "test_an_example_of_help_works")] * 2,
         ("fedrecall data list", "test_an_example_of_help_works"),
@@ -70,11 +70,11 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     "data/files/femnist.py": [("--data", DATA)],
     "data/sources/image_folder.py": [("--data", DATA)],
     "data/sources/own_files.py": [("--data", DATA)],
-    "front/diagnose.py": [
+    "api/diagnose.py": [
         *[("--clients", "test_the_number_of_clients_of_a_diagnosis_is_an_option")] * 2,
         ("--weights", "test_weights_with_statistics_are_given_to_a_diagnosis"),
     ],
-    "front/execute.py": [
+    "api/execute.py": [
         ("fedrecall report", "test_a_page_that_does_not_fit_leaves_a_complete_run_and_the_command_that_makes_it")
     ],
     "report/diagnosis.py": [("--weights", WEIGHTS)],
@@ -113,8 +113,7 @@ def strings_of(path: Path) -> Iterator[str]:
 def test_every_command_and_option_that_is_printed_has_a_test_that_follows_it() -> None:
     root = Path(package.__file__).parent
     found = {
-        str(path.relative_to(root)): sorted(PRINTED.findall("\n".join(strings_of(path))))
-        for path in root.rglob("*.py")
+        str(path.relative_to(root)): sorted(PRINTED.findall("\n".join(strings_of(path)))) for path in root.rglob("*.py")
     }
     assert {name: words for name, words in found.items() if words} == {
         name: sorted(word for word, _ in pairs) for name, pairs in COVERED.items()

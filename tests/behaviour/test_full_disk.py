@@ -23,7 +23,6 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from fedrecall.atomic_files import remove_leftovers, replace_file, write_text
 from fedrecall.cli import main as cli
 from fedrecall.errors import InputError, WriteError
 from fedrecall.measure.watcher import Round
@@ -31,6 +30,7 @@ from fedrecall.runs import checkpoint
 from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.folder import RunFolder
 from fedrecall.simulation.progress import ProgressLine
+from fedrecall.storage.atomic_files import remove_leftovers, replace_file, write_text
 
 RECIPE: dict[str, Any] = {
     "data": "fashion_mini",

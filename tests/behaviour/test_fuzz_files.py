@@ -18,21 +18,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrecall import Run
+from fedrecall.api.execute import load_federation
 from fedrecall.data import sources
 from fedrecall.data.files import cifar, idx
 from fedrecall.data.sources import cifar as cifar_source
 from fedrecall.data.sources import idx as idx_source
-from fedrecall.front.execute import load_federation
 from fedrecall.models.mlp import mlp
 from fedrecall.models.weights import check_weights, read_weights
-from fedrecall.recipe.layers import load as load_recipe
-from fedrecall.recipe.names import titles
-from fedrecall.report.comparison import group
+from fedrecall.recipe.display_titles import titles
+from fedrecall.recipe.layers import load_recipe as load_recipe
+from fedrecall.report.comparison import group_methods
 from fedrecall.report.page.page import page
 from fedrecall.runs import checkpoint
 from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.folder import RunFolder
-from fedrecall.runs.reader import load
+from fedrecall.runs.reader import load_run
 from fedrecall.simulation.experiment import build
 from fedrecall.simulation.resume import resume_experiment
 
@@ -130,7 +130,7 @@ def spoiled(draw: st.DrawFn, arrays: dict[str, np.ndarray]) -> bytes:
 def reported(home: Path, data: st.DataObject) -> None:
     run = damaged(data, home)
     with refused_or_fine(home):
-        page(group([load(run)], titles()))
+        page(group_methods([load_run(run)], titles()))
 
 
 def read_back(home: Path, data: st.DataObject) -> None:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrecall.errors import InputError
-from fedrecall.recipe.files import shipped
-from fedrecall.recipe.layers import load as load_recipe
+from fedrecall.recipe.files import shipped_recipes
+from fedrecall.recipe.layers import load_recipe as load_recipe
 from fedrecall.recipe.recipe import SECTIONS, Recipe
 
 FULL: dict[str, Any] = {
@@ -36,7 +36,7 @@ FULL: dict[str, Any] = {
     "execution": {"engine": "serial", "workers": 1},
 }
 FULL["local"]["schedule"]["factor"] = 0.5
-SHIPPED = [path.read_text(encoding="utf-8") for path in shipped().values()]
+SHIPPED = [path.read_text(encoding="utf-8") for path in shipped_recipes().values()]
 NAMES = {section: sorted(named.listing) for section, named in SECTIONS.items()}
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

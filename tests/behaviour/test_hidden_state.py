@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, Federation, Iid, Local, federate
-from fedrecall.rng import Shuffle
+from fedrecall.core.rng import Shuffle
 
 ROUNDS, SEED, BATCH = 5, 7, 5
 RANDOM = np.random.default_rng(0)

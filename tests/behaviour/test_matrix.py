@@ -20,9 +20,9 @@ from fedrecall.client.job import Job
 from fedrecall.client.tasks import TrainTask
 from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
+from fedrecall.core.vector import Tensors
 from fedrecall.objectives import OBJECTIVES
 from fedrecall.runs.client_states import StateFiles
-from fedrecall.vector import Tensors
 
 NORMS = {"batch": lambda: nn.BatchNorm2d(4), "group": lambda: nn.GroupNorm(2, 4), "none": nn.Identity}
 KINDS = {**{name: kind() for name, kind in OBJECTIVES.items()}, "wsm+": WSM(smoothing=0.003, distill=0.1)}
@@ -101,9 +101,7 @@ def is_finite(tensors: Tensors) -> bool:
 
 @pytest.mark.parametrize(("algorithm", "objective", "norm"), DEFINED)
 def test_a_run_is_finite_and_the_same_twice(federation, tmp_path, algorithm, objective, norm) -> None:
-    first, second = (
-        start(federation, tmp_path / name, algorithm, objective, norm) for name in ("first", "second")
-    )
+    first, second = (start(federation, tmp_path / name, algorithm, objective, norm) for name in ("first", "second"))
     lines = [json.loads(line) for line in (first / "metrics.jsonl").read_text().splitlines()]
     assert [line["lr"] for line in lines] == [0.05, 0.025]
     for line in lines:
@@ -166,9 +164,7 @@ def assert_same(found: Tensors, expected: Tensors) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "objective", "norm"), UNDEFINED)
-def test_an_undefined_combination_is_refused_with_the_reason(
-    federation, tmp_path, algorithm, objective, norm
-) -> None:
+def test_an_undefined_combination_is_refused_with_the_reason(federation, tmp_path, algorithm, objective, norm) -> None:
     name = "wsm" if objective == "wsm+" else objective
     with pytest.raises(InputError, match=f"'{name}' learns from the global model, and .*'local_only' there is no"):
         start(federation, tmp_path / "run", algorithm, objective, norm)
@@ -184,9 +180,7 @@ ON_WORKERS = [("scaffold", "fedntd"), ("feddyn", "fedvls"), ("moon", "wsm+"), ("
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "objective"), ON_WORKERS)
-def test_state_and_teachers_have_the_same_bits_in_worker_processes(
-    federation, tmp_path, algorithm, objective
-) -> None:
+def test_state_and_teachers_have_the_same_bits_in_worker_processes(federation, tmp_path, algorithm, objective) -> None:
     here = start(federation, tmp_path / "here", algorithm, objective, "batch", forgetting={"every": 1})
     there = start(
         federation, tmp_path / "there", algorithm, objective, "batch", forgetting={"every": 1}, engine="processes",

@@ -74,9 +74,7 @@ def test_no_temporary_folder_is_one_sentence(fedrecall: Any, monkeypatch: pytest
     assert not Path("runs").exists()
 
 
-def test_no_usable_temporary_folder_at_all_is_one_sentence(
-    fedrecall: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_usable_temporary_folder_at_all_is_one_sentence(fedrecall: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/no/such/place"])
     check_one_sentence(fedrecall("run", "demo"), "No usable temporary directory found")

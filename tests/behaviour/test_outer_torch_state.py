@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedrecall import Dirichlet, Federation, FedRS, Images, Local, federate, torch_state
+from fedrecall import Dirichlet, Federation, FedRS, Images, Local, federate
+from fedrecall.backend import torch_state
+from fedrecall.backend.torch_state import fixed_torch_state, outer_settings
 from fedrecall.models.build import build_model
-from fedrecall.torch_state import fixed_torch_state, given_back
 
 
 def federation() -> Federation:
@@ -179,8 +180,8 @@ def test_a_callback_sees_what_was_around_the_run(tmp_path) -> None:
 
 
 def test_given_back_without_a_run_changes_nothing() -> None:
-    with given_back():
+    with outer_settings():
         assert torch.is_grad_enabled()
-    with fixed_torch_state(), given_back():
+    with fixed_torch_state(), outer_settings():
         assert not torch_state.held.stacks
     assert not torch_state.held.stacks

@@ -120,9 +120,7 @@ def test_an_algorithm_of_the_users_own_with_an_option(fedrecall, mine) -> None:
     assert recipe["algorithm"] == {"name": f"{mine}:Partway", "share": 0.5}
 
 
-def test_an_objective_of_the_users_own_may_be_a_class_a_function_an_object_or_what_makes_one(
-    fedrecall, mine
-) -> None:
+def test_an_objective_of_the_users_own_may_be_a_class_a_function_an_object_or_what_makes_one(fedrecall, mine) -> None:
     usual = run(fedrecall, "usual", "objective=cross_entropy")
     same = [
         "Taught",

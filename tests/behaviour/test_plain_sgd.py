@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, Federation, Iid, Images, Local, federate
+from fedrecall.core.rng import Shuffle
 from fedrecall.models import lenet, mlp
-from fedrecall.rng import Shuffle
 
 
 def images() -> tuple[np.ndarray, np.ndarray, nn.Module]:
@@ -34,9 +34,7 @@ def plain_sgd(
     """The loop that anybody would write; the order of the samples is fedrecall's."""
     model = copy.deepcopy(model).to(memory_format=torch.channels_last)
     for t in range(1, rounds + 1):
-        optimiser = torch.optim.SGD(
-            model.parameters(), lr=0.05, momentum=momentum, weight_decay=1e-4, foreach=False
-        )
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum, weight_decay=1e-4, foreach=False)
         random = Shuffle(7, t, 0)
         for _ in range(2):
             order = torch.from_numpy(random.permutation(np.arange(len(y))))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedrecall import federate
-from fedrecall.front.execute import load_federation
-from fedrecall.recipe.layers import load
-from fedrecall.runs.reader import load as load_run
+from fedrecall.api.execute import load_federation
+from fedrecall.recipe.layers import load_recipe
+from fedrecall.runs.reader import load_run as load_run
 
 pytestmark = [
     pytest.mark.slow,
@@ -65,10 +65,8 @@ def print_digits(folder: Path) -> None:
     for name, words in CASES.items():
         engine = words[-1] if "--engine" in words else "serial"
         settings = [word for word in words if "=" in word]
-        recipe = load("demo", ["rounds=3", "evaluation.every=2", *settings], {})
-        tree = {
-            key: value for key, value in recipe.tree().items() if key not in ("data", "partition", "execution")
-        }
+        recipe = load_recipe("demo", ["rounds=3", "evaluation.every=2", *settings], {})
+        tree = {key: value for key, value in recipe.tree().items() if key not in ("data", "partition", "execution")}
         federation = load_federation(recipe)
         run = federate(
             tree.pop("model"), federation, engine=engine, workers=1, out=folder / name, progress=False, **tree
@@ -100,9 +98,7 @@ def test_model_accuracies_and_loss_do_not_depend_on_instruction_sets(
 
 @pytest.mark.parametrize("objective", ["cross_entropy", "wsm"])
 def test_the_demo_has_the_digits_of_results(objective: str, tmp_path: Path) -> None:
-    (expected,) = (
-        row for row in json.loads(RESULTS.read_text()) if row["objective"] == objective and row["seed"] == 0
-    )
+    (expected,) = (row for row in json.loads(RESULTS.read_text()) if row["objective"] == objective and row["seed"] == 0)
     command = [sys.executable, "-m", "fedrecall.cli.main", "run", "demo", f"objective={objective}", "--no-report"]
     subprocess.run([*command, "--quiet", "--out", str(tmp_path / "run")], check=True, timeout=600)
     run = load_run(tmp_path / "run")

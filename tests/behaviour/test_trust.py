@@ -23,9 +23,9 @@ import yaml
 from fuzzing import listing, make_finished_run
 
 from fedrecall import Federation, Iid, Run, federate
+from fedrecall.api.execute import load_federation
+from fedrecall.api.run_recipe import load_run_recipe
 from fedrecall.errors import InputError
-from fedrecall.front.execute import load_federation
-from fedrecall.front.run_recipe import load_run_recipe
 from fedrecall.recipe.recipe import SECTIONS, Recipe
 from fedrecall.recipe.settings import Settings
 from fedrecall.runs.ledger import ledger_path, record, unknown_reason

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedrecall import Federation, Iid, Local, federate
-from fedrecall.torch_state import fixed_torch_state, one_run
+from fedrecall.backend.torch_state import fixed_torch_state, one_run
 
 
 def dropping() -> nn.Module:

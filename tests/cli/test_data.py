@@ -148,9 +148,7 @@ def test_the_advice_about_data_that_are_not_here_is_followed(fedrecall, small_ci
         refused = fedrecall(*words, *place)
         check_error(refused, "`fedrecall data fetch cifar10`", "with --data DIR")
     (tmp_path / "file").touch()
-    check_error(
-        fedrecall("data", "fetch", "cifar10", "--to", tmp_path / "file" / "x"), "choose another with --to DIR"
-    )
+    check_error(fedrecall("data", "fetch", "cifar10", "--to", tmp_path / "file" / "x"), "choose another with --to DIR")
     command = re.search(r"`fedrecall ([^`]*)`", refused.err)[1]
     assert fedrecall(*command.split(), "--to", tmp_path / "mine").code == 0
     assert fedrecall(*words, "--data", tmp_path / "mine").code == 0

@@ -120,10 +120,7 @@ def test_recipes_are_listed_shown_and_copied(fedrecall) -> None:
     shown = yaml.safe_load(fedrecall("recipes", "show", "demo", "seed=4").out)
     assert (shown["seed"], shown["rounds"]) == (4, 80)
     fedrecall("recipes", "copy", "demo", "mine.yaml")
-    assert (
-        fedrecall("recipes", "show", "mine.yaml", "seed=4").out
-        == fedrecall("recipes", "show", "demo", "seed=4").out
-    )
+    assert fedrecall("recipes", "show", "mine.yaml", "seed=4").out == fedrecall("recipes", "show", "demo", "seed=4").out
 
 
 def test_a_model_of_the_users_own_runs_from_a_recipe(fedrecall) -> None:

@@ -11,8 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall import InputError
-from fedrecall.client.forward_calls import LOOKS_EVERY, ForwardPass, changing_part, forward_calls, signature
-from fedrecall.vector import FlatModel
+from fedrecall.client.forward_calls import (
+    LOOKS_EVERY,
+    ForwardPass,
+    changing_part,
+    forward_calls,
+    forward_signature,
+)
+from fedrecall.core.vector import FlatModel
 
 SCALE = SimpleNamespace(value=1.0)
 X = torch.randn(2, 6)
@@ -51,14 +57,14 @@ def scale_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_weights_and_samples_are_no_part_of_a_signature() -> None:
     one, other = FlatModel(Scaled(6, 3)), FlatModel(Scaled(6, 3))
-    assert signature(one, X) == signature(other, -X)
+    assert forward_signature(one, X) == forward_signature(other, -X)
 
 
 def test_a_variable_that_the_forward_pass_reads_is_part_of_its_signature() -> None:
     flat = FlatModel(Scaled(6, 3))
-    before = signature(flat, X)
+    before = forward_signature(flat, X)
     SCALE.value = 2.0
-    assert signature(flat, X) != before
+    assert forward_signature(flat, X) != before
 
 
 def test_what_is_done_in_evaluation_alone_is_part_of_the_signature() -> None:
@@ -67,9 +73,9 @@ def test_what_is_done_in_evaluation_alone_is_part_of_the_signature() -> None:
             return nn.Linear.forward(self, x) if self.training else super().forward(x)
 
     flat = FlatModel(Evaluated(6, 3))
-    before = signature(flat, X)
+    before = forward_signature(flat, X)
     SCALE.value = 2.0
-    assert signature(flat, X) != before
+    assert forward_signature(flat, X) != before
 
 
 @pytest.mark.parametrize(

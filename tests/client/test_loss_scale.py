@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from fedrecall.client.batch import Batch
 from fedrecall.client.loss_scale import FIRST, LossScale
 from fedrecall.client.step import ExactStep
+from fedrecall.core.vector import FlatModel
 from fedrecall.objectives import LossFunction
-from fedrecall.vector import FlatModel
 
 
 def model() -> nn.Module:

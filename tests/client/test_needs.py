@@ -27,8 +27,8 @@ from fedrecall import (
 from fedrecall.client.job import Job
 from fedrecall.client.tasks import TrainTask
 from fedrecall.client.worker import Worker
+from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.runs.client_states import StateFiles
-from fedrecall.vector import FlatModel, Tensors
 
 STEPS = 3
 
@@ -158,9 +158,7 @@ def test_the_teacher_is_the_sent_model_in_eval_mode_on_the_same_batch(worker, ca
     for x, teacher in zip(batches, heard):
         with torch.no_grad():
             torch.testing.assert_close(teacher, net(x), rtol=1e-5, atol=1e-6)
-    assert [torch.equal(x, y) for x, y in zip(batches, (x for _, training, x in calls if not training))] == [
-        True
-    ] * 3
+    assert [torch.equal(x, y) for x, y in zip(batches, (x for _, training, x in calls if not training))] == [True] * 3
 
 
 def test_with_local_statistics_the_teacher_has_those_that_the_client_starts_with(worker, calls) -> None:

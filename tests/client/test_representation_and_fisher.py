@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, FedCurv, Federation, InputError, Local, Moon, federate
 from fedrecall.client.fisher import fisher
+from fedrecall.core.vector import FlatModel
 from fedrecall.models.representation import Representation
-from fedrecall.vector import FlatModel
 
 
 @pytest.fixture

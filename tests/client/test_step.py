@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from fedrecall import WSM, CrossEntropy, FedAvg, FedNTD, FedVLS, Moon, Objective
 from fedrecall.client.batch import Batch
-from fedrecall.labels import Labels
+from fedrecall.core.labels import Labels
+from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.models.lenet import lenet
-from fedrecall.vector import FlatModel, Tensors
 
 LR, STEPS = 0.05, 6
 LABELS = Labels(torch.arange(10), torch.arange(10) / 45)

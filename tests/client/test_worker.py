@@ -22,12 +22,12 @@ from fedrecall.client.lanes.decision import lowering_of
 from fedrecall.client.tasks import EvaluateTask, TrainTask
 from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
+from fedrecall.core.rng import Shuffle
+from fedrecall.core.vector import Tensors
 from fedrecall.models.build import refuse_broken_convolutions
 from fedrecall.optimisers import SGD
 from fedrecall.recipe.settings import Schedule
-from fedrecall.rng import Shuffle
 from fedrecall.runs.client_states import StateFiles
-from fedrecall.vector import Tensors
 
 SIZES = (40, 24, 30)  # training samples of the three clients; a quarter more is for validation
 
@@ -328,15 +328,11 @@ def test_what_is_finished_knows_steps_rate_momentum_and_samples() -> None:
 
 def test_a_convolution_whose_gradient_is_broken_is_refused_by_name() -> None:
     broken = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 8, 1, stride=2))
-    with pytest.raises(
-        InputError, match=r"layer '1' of the model is a 1x1 convolution with stride 2 on 4 channels"
-    ):
+    with pytest.raises(InputError, match=r"layer '1' of the model is a 1x1 convolution with stride 2 on 4 channels"):
         refuse_broken_convolutions(broken)
 
 
-@pytest.mark.parametrize(
-    "layer", [nn.Conv2d(4, 8, 1), nn.Conv2d(16, 8, 1, stride=2), nn.Conv2d(4, 8, 3, stride=2)]
-)
+@pytest.mark.parametrize("layer", [nn.Conv2d(4, 8, 1), nn.Conv2d(16, 8, 1, stride=2), nn.Conv2d(4, 8, 3, stride=2)])
 def test_other_convolutions_are_taken(layer: nn.Module) -> None:
     refuse_broken_convolutions(layer)
     assert layer.weight.requires_grad

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from fedrecall.data import download
-from fedrecall.data.download import fetch, unpack
+from fedrecall.data.download import fetch, unpack_archive
 from fedrecall.errors import InputError
 
 CONTENT = bytes(range(256)) * 1000
@@ -204,13 +204,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_an_archive_is_unpacked_with_its_folders(tmp_path, folder) -> None:
     members = special("set", tarfile.DIRTYPE), plain("set/a.bin", b"a"), plain("set/deep/b.bin", b"b")
-    unpack(archive_of(tmp_path, *members), folder, 2)
+    unpack_archive(archive_of(tmp_path, *members), folder, 2)
     assert contents(folder) == {"set/a.bin": b"a", "set/deep/b.bin": b"b"}
 
 
 def test_a_compressed_file_is_unpacked_under_its_name(tmp_path, folder) -> None:
     (tmp_path / "train-labels.gz").write_bytes(gzip.compress(b"content"))
-    unpack(tmp_path / "train-labels.gz", folder, 7)
+    unpack_archive(tmp_path / "train-labels.gz", folder, 7)
     assert contents(folder) == {"train-labels": b"content"}
 
 
@@ -218,7 +218,7 @@ def test_files_are_replaced_and_others_stay(tmp_path, folder) -> None:
     (folder / "set").mkdir(parents=True)
     (folder / "set" / "a.bin").write_bytes(b"old")
     (folder / "set" / "mine.txt").write_bytes(b"mine")
-    unpack(archive_of(tmp_path, plain("set/a.bin", b"new")), folder, 10)
+    unpack_archive(archive_of(tmp_path, plain("set/a.bin", b"new")), folder, 10)
     assert contents(folder) == {"set/a.bin": b"new", "set/mine.txt": b"mine"}
 
 
@@ -241,14 +241,14 @@ HARMFUL = {
 def test_a_member_that_is_no_plain_file_below_the_folder_spoils_the_archive(tmp_path, folder, harm) -> None:
     archive = archive_of(tmp_path, plain("set/a.bin"), HARMFUL[harm], plain("set/z.bin"))
     with pytest.raises(InputError, match=r"set\.tar\.gz has a member .*evil"):
-        unpack(archive, folder, 1000)
+        unpack_archive(archive, folder, 1000)
     assert [path.name for path in tmp_path.iterdir()] == ["set.tar.gz"]
 
 
 @pytest.mark.parametrize("second", ["set/a.bin", "set/a.bin/b.bin"])
 def test_members_in_each_others_way_spoil_the_archive(tmp_path, folder, second) -> None:
     with pytest.raises(InputError, match=r"set\.tar\.gz cannot be unpacked in .*data: "):
-        unpack(archive_of(tmp_path, plain("set/a.bin"), plain(second)), folder, 1000)
+        unpack_archive(archive_of(tmp_path, plain("set/a.bin"), plain(second)), folder, 1000)
     assert not folder.exists()
 
 
@@ -280,7 +280,7 @@ BOMBS = {
 def test_an_archive_that_blows_up_is_stopped_early(tmp_path, folder, unpacked_bytes, kind) -> None:
     archive = archive_of(tmp_path, *BOMBS[kind])
     with pytest.raises(InputError, match=r"set\.tar\.gz unpacks to more than 1000000 bytes"):
-        unpack(archive, folder, 1_000_000)
+        unpack_archive(archive, folder, 1_000_000)
     assert unpacked_bytes[0] < 1_100_000
     assert not folder.parent.exists()
 
@@ -288,7 +288,7 @@ def test_an_archive_that_blows_up_is_stopped_early(tmp_path, folder, unpacked_by
 def test_a_compressed_file_that_blows_up_is_stopped_early(tmp_path, folder, unpacked_bytes) -> None:
     (tmp_path / "labels.gz").write_bytes(gzip.compress(ZEROS))
     with pytest.raises(InputError, match=r"labels\.gz unpacks to more than 1000000 bytes"):
-        unpack(tmp_path / "labels.gz", folder, 1_000_000)
+        unpack_archive(tmp_path / "labels.gz", folder, 1_000_000)
     assert unpacked_bytes[0] == 1_000_001
     assert not folder.parent.exists()
 
@@ -296,8 +296,8 @@ def test_a_compressed_file_that_blows_up_is_stopped_early(tmp_path, folder, unpa
 def test_exactly_the_allowed_size_is_unpacked(tmp_path, folder) -> None:
     archive = archive_of(tmp_path, plain("a.bin", bytes(600)), plain("b.bin", bytes(400)))
     with pytest.raises(InputError, match="more than 999 bytes"):
-        unpack(archive, folder, 999)
-    unpack(archive, folder, 1000)
+        unpack_archive(archive, folder, 999)
+    unpack_archive(archive, folder, 1000)
     assert sorted(contents(folder)) == ["a.bin", "b.bin"]
 
 
@@ -317,5 +317,5 @@ def test_a_damaged_archive_is_named_and_leaves_what_was_there(tmp_path, folder, 
     (folder / "set").mkdir(parents=True)
     (folder / "set" / "a.bin").write_bytes(b"old")
     with pytest.raises(InputError, match=r"set\.tar\.gz is damaged: "):
-        unpack(archive, folder, 2 * len(CONTENT))
+        unpack_archive(archive, folder, 2 * len(CONTENT))
     assert contents(folder) == {"set/a.bin": b"old"}

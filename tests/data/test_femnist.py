@@ -274,9 +274,7 @@ HERE = os.environ.get("FEDRECALL_DATA", "")
 
 def real(test):
     absent = not Path(HERE, "femnist", "data").is_dir()
-    return pytest.mark.real_data(
-        pytest.mark.skipif(absent, reason="FEDRECALL_DATA has no folder femnist/data")(test)
-    )
+    return pytest.mark.real_data(pytest.mark.skipif(absent, reason="FEDRECALL_DATA has no folder femnist/data")(test))
 
 
 @real

@@ -208,9 +208,7 @@ def test_a_single_saved_split_is_the_training_split(save):
 
 
 def test_a_name_on_the_hub_that_cannot_be_reached_is_one_sentence():
-    with pytest.raises(
-        InputError, match=r"cannot load 'flwrlabs/femnist', which is no folder here, from the hub"
-    ) as e:
+    with pytest.raises(InputError, match=r"cannot load 'flwrlabs/femnist', which is no folder here, from the hub") as e:
         hf("flwrlabs/femnist")
     assert "\n" not in str(e.value)
 

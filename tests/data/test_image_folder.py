@@ -63,13 +63,7 @@ def refused(expected: str, path: str = "images", **options: Any) -> None:
 def png(width: int, height: int) -> bytes:
     """A PNG file whose header speaks of that many pixels, and which has none."""
     data = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + struct.pack(">I", 13)
-        + data
-        + struct.pack(">I", zlib.crc32(data))
-        + b"\0\0\0\x09IDAT"
-    )
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + data + struct.pack(">I", zlib.crc32(data)) + b"\0\0\0\x09IDAT"
 
 
 # What is read.

@@ -96,9 +96,7 @@ def test_what_is_no_partition_is_one_sentence(given, said) -> None:
 # --- in a recipe ---
 
 
-def test_a_function_in_a_recipe_has_its_options_and_those_of_all_partitions(
-    fedrecall, tmp_path, monkeypatch
-) -> None:
+def test_a_function_in_a_recipe_has_its_options_and_those_of_all_partitions(fedrecall, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     module = f"split_{abs(hash(tmp_path))}"

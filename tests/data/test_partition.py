@@ -164,9 +164,7 @@ def test_an_exhausted_class_leaves_the_draw():
 
 def test_without_mass_left_classes_are_drawn_in_proportion_to_what_remains():
     q, left = np.array([1.0, 0.0, 0.0]), np.array([2, 30, 10])
-    drawn = [
-        np.bincount(draw_classes(np.random.default_rng(seed), q, left, 10), minlength=3) for seed in range(1000)
-    ]
+    drawn = [np.bincount(draw_classes(np.random.default_rng(seed), q, left, 10), minlength=3) for seed in range(1000)]
     assert np.mean(drawn, axis=0) == pytest.approx([2, 6, 2], abs=0.15)  # 8 draws, three to one
 
 
@@ -322,9 +320,7 @@ def test_arrays_are_of_the_types_that_partition_npz_promises(partition):
 
 
 def test_validation_data_are_chosen_at_random():
-    chosen = np.mean(
-        [Iid(clients=1, validation=0.5, seed=s).assign(LABELS, 5).validation for s in range(200)], axis=0
-    )
+    chosen = np.mean([Iid(clients=1, validation=0.5, seed=s).assign(LABELS, 5).validation for s in range(200)], axis=0)
     assert chosen == pytest.approx(0.5, abs=0.2)  # sd 0.035 for each sample
 
 

@@ -55,9 +55,7 @@ def test_what_was_fetched_is_found_without_a_word(tmp_path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path) -> None:
-    with pytest.raises(
-        InputError, match=r"^set: there is no folder .*absent; say with --data DIR or FEDRECALL_DATA"
-    ):
+    with pytest.raises(InputError, match=r"^set: there is no folder .*absent; say with --data DIR or FEDRECALL_DATA"):
         data_folder("set", tmp_path / "absent", "a")
 
 
@@ -65,9 +63,7 @@ def test_the_command_that_downloads_is_proposed_where_there_is_one(tmp_path) -> 
     with pytest.raises(InputError, match=r"^set: no folder is given; say with") as plain:
         data_folder("set", None, "a")
     assert "fetch" not in str(plain.value)
-    with pytest.raises(
-        InputError, match="no folder is given; download it with `fedrecall data fetch set`, or say"
-    ):
+    with pytest.raises(InputError, match="no folder is given; download it with `fedrecall data fetch set`, or say"):
         data_folder("set", None, "a", fetched=True)
     with pytest.raises(InputError, match=r"^file is missing in .*; unpack"):
         require(tmp_path / "file")

@@ -79,9 +79,7 @@ def test_a_case_is_made_from_its_number_alone() -> None:
 
 def test_the_cases_have_all_that_they_are_meant_to_have() -> None:
     cases = [case_of(number) for number in range(500)]
-    layers = Counter(
-        kind for case in cases for kind in {type(inner).__name__ for inner in case.module().modules()}
-    )
+    layers = Counter(kind for case in cases for kind in {type(inner).__name__ for inner in case.module().modules()})
     names = ["Conv2d", "MaxPool2d", "AvgPool2d", "Linear", "BatchNorm2d", "BatchNorm1d", "GroupNorm", "LayerNorm"]
     names += ["InstanceNorm2d", "Dropout", "Embedding", "Residual", "Tied", "GRU", "LazyLinear"]
     assert {name: layers[name] for name in names if layers[name] < 5} == {}

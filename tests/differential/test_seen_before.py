@@ -18,7 +18,7 @@ from random_cases import OwnClasses
 from torch import Tensor, nn
 
 from fedrecall import CrossEntropy, Federation, Local, Moon, Run, federate
-from fedrecall.vector import FlatModel
+from fedrecall.core.vector import FlatModel
 
 
 def federation(x: Callable[[int], Any], sizes: list[int], classes: int = 4, validation: float = 0.0) -> Federation:

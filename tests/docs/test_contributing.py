@@ -26,12 +26,10 @@ def test_every_room_is_on_the_map_and_the_root_is_small() -> None:
     rooms = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
     for room in rooms:
         assert f"`{room}/`" in table, room
-    assert len([path for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]) <= 18
+    assert len([path for path in PACKAGE.glob("*.py") if path.name != "__init__.py"]) <= 5
 
 
 def test_what_is_to_be_touched_is_there() -> None:
     table = PAGE.split("| to add | touch |")[1]
     for name in re.findall(r"`((?:[a-z_]+/)+[a-z_.]*|[a-z]+\.html)`", table):
-        assert (ROOT / name).exists() or (PACKAGE / name).exists() or (PACKAGE / "report/page" / name).exists(), (
-            name
-        )
+        assert (ROOT / name).exists() or (PACKAGE / name).exists() or (PACKAGE / "report/page" / name).exists(), name

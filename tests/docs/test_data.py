@@ -36,9 +36,7 @@ MARKS = {
     ],
     "tables": [
         pytest.mark.heavy,
-        pytest.mark.skipif(
-            importlib.util.find_spec("pyarrow") is None, reason="the extra tables is not installed"
-        ),
+        pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="the extra tables is not installed"),
     ],
     "hf": [
         pytest.mark.heavy,

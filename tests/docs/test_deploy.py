@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedrecall.algorithms import ALGORITHMS
 from fedrecall.recipe.settings import Execution
-from fedrecall.safe_parsing import yaml_value
+from fedrecall.storage.safe_parsing import yaml_value
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fedrecall import Federation, Iid
+from fedrecall.backend.device import WORTH_A_DEVICE
 from fedrecall.client.loss_scale import FIRST
-from fedrecall.device import WORTH_A_DEVICE
+from fedrecall.core.vector import FlatModel
 from fedrecall.measure.training_cost import flops_per_sample
 from fedrecall.models import MODELS
 from fedrecall.recipe.settings import Execution, Local
-from fedrecall.vector import FlatModel
 
 PAGE = (Path(__file__).parents[2] / "docs" / "devices.md").read_text(encoding="utf-8")
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from fedrecall.errors import InputError
-from fedrecall.recipe.files import shipped
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.files import shipped_recipes
+from fedrecall.recipe.layers import load_recipe
 from fedrecall.report.paper_results import rows
 
 ROOT = Path(__file__).parents[2]
@@ -32,9 +32,7 @@ RATES = [
     for table, data, norm, _, rate, kind in NUMBERS
     if (table, data, norm, kind) == ("table4", "cifar10", "batch", "ce")
 ]
-LENET_RATES = [
-    rate for table, data, _, _, rate, kind in NUMBERS if (table, data, kind) == ("table5", "cifar10", "ce")
-]
+LENET_RATES = [rate for table, data, _, _, rate, kind in NUMBERS if (table, data, kind) == ("table5", "cifar10", "ce")]
 
 
 def accuracy(data: str, norm: str, rate: str, kind: str, table: str = "table4") -> float:
@@ -66,10 +64,7 @@ def test_there_are_nine_rates_and_eight_of_lenet() -> None:
 
 @pytest.mark.parametrize("data", DATA)
 def test_the_count_of_wins_by_norm_is_that_of_table_4(data: str) -> None:
-    assert (
-        f"| ResNet-18, {DATA[data]} | {like_for_like(data, 'batch')} | {like_for_like(data, 'group')} | |\n"
-        in PAGE
-    )
+    assert f"| ResNet-18, {DATA[data]} | {like_for_like(data, 'batch')} | {like_for_like(data, 'group')} | |\n" in PAGE
 
 
 @pytest.mark.parametrize("data", ["cifar10", "cifar100"])
@@ -94,9 +89,7 @@ def test_what_is_said_of_table_1() -> None:
 def test_what_is_said_of_the_improvements() -> None:
     tops = {(data, kind): max(best(data, rate, kind) for rate in RATES) for data in DATA for kind in ("ce", "wsm")}
     shown = {f".{round(1000 * value)}": key for key, value in tops.items()}
-    assert (
-        f"{points(tops['cifar10', 'wsm'], tops['cifar10', 'ce'])} points on CIFAR-10 (.858 against .836)" in WORDS
-    )
+    assert f"{points(tops['cifar10', 'wsm'], tops['cifar10', 'ce'])} points on CIFAR-10 (.858 against .836)" in WORDS
     assert f"{points(tops['cifar100', 'wsm'], tops['cifar100', 'ce'])} on CIFAR-100 (.581 against .568" in WORDS
     assert {".858", ".836", ".581", ".568", ".853", ".848"} == set(shown)
     assert max(accuracy("cifar100", "group", rate, "ce") for rate in RATES) == 0.500
@@ -147,16 +140,16 @@ def test_the_numbers_that_stand_twice_do() -> None:
 def test_every_recipe_and_study_that_is_named_is_shipped() -> None:
     listed = re.findall(r"^\| `([\w-]+)` \|", PAGE, flags=re.MULTILINE)
     assert len(listed) == 8
-    assert set(listed) <= set(shipped())
+    assert set(listed) <= set(shipped_recipes())
     studies = {path.stem for path in (ROOT / "src" / "fedrecall" / "studies" / "shipped").glob("*.yaml")}
     assert {name for name in studies if name not in ("table3", "table4")} <= set(re.findall(r"`([\w-]+)`", PAGE))
 
 
 def fits(words: list[str]) -> bool:
     """Is it a setting over one of the paper's recipes?"""
-    for name in shipped():
+    for name in shipped_recipes():
         try:
-            load(name, words)
+            load_recipe(name, words)
             return True
         except InputError:
             continue
@@ -175,13 +168,13 @@ def test_every_command_names_a_recipe_and_settings_over_it() -> None:
     assert len(commands) == 3
     for command in commands:
         name, *words = shlex.split(command)
-        assert load(name, words).local.beta_from == "train+validation"
+        assert load_recipe(name, words).local.beta_from == "train+validation"
 
 
 def test_the_recipe_that_inherits_is_one(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
     (tmp_path / "mine.yaml").write_text(text)
-    mine = load(str(tmp_path / "mine.yaml"))
+    mine = load_recipe(str(tmp_path / "mine.yaml"))
     assert yaml.safe_load(text)["base"] == "resnet18-cifar10"
     assert (mine.partition["alpha"], mine.partition["clients"], mine.local.lr, mine.rounds) == (
         0.01,

@@ -21,9 +21,7 @@ def test_the_commands_run_and_leave_the_files_of_the_table(fedrecall, tmp_path, 
         assert (done.code, done.err) == (0, "")
     table = PAGE.split("## The folder")[1].split("## Going on")[0]
     named = {
-        name
-        for row in re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE)
-        for name in re.findall(r"`([^`]+)`", row)
+        name for row in re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
     }
     assert "summary.json" in named
     # No algorithm with client state here, nothing to warn of, and no platform keeps a lock file for sure.

@@ -12,7 +12,7 @@ import yaml
 
 import fedrecall as package
 from fedrecall.cli.main import fedrecall as program
-from fedrecall.recipe.own_code import CODE_KEYS
+from fedrecall.recipe.code_keys import CODE_KEYS
 from fedrecall.runs import files
 from fedrecall.runs.ledger import LEDGER
 

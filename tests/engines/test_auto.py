@@ -7,24 +7,24 @@ import pytest
 from torch import nn
 
 from fedrecall import WSM, FedAvg, Federation, FedNTD, Images, Local, Scaffold
+from fedrecall.api.execute import load_federation
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
-from fedrecall.engines.auto import choose, clients_fill_lanes
+from fedrecall.core.vector import FlatModel
+from fedrecall.engines.auto import choose_engine, clients_fill_lanes
 from fedrecall.engines.processes.engine import Processes
 from fedrecall.engines.serial import Serial
 from fedrecall.engines.vectorised import Vectorised
-from fedrecall.front.execute import load_federation
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.layers import load_recipe
 from fedrecall.recipe.settings import Execution
 from fedrecall.simulation.experiment import build
-from fedrecall.vector import FlatModel
 
 MODEL = nn.Conv2d(1, 1, 1)
 
 
 def chosen(client_flops: int, rounds: int = 100, clients: int = 10, **execution) -> tuple[type, int | None]:
     job = Job(lambda: MODEL, FedAvg(), WSM(), Local(), 0)
-    engine = choose(Execution(**execution), job, MODEL, clients, client_flops, rounds)
+    engine = choose_engine(Execution(**execution), job, MODEL, clients, client_flops, rounds)
     return type(engine), engine.workers
 
 
@@ -63,9 +63,9 @@ def test_auto_lets_clients_fill_lanes_that_small_batches_would_leave_empty(setti
     job = decide_steps(asked, federation, FlatModel(model), on_cpu=True).job
     fills = clients_fill_lanes(job)
     assert fills is expected
-    engine = choose(Execution(), job, model, 32, 10**9, 1000, fills_lanes=fills)
+    engine = choose_engine(Execution(), job, model, 32, 10**9, 1000, fills_lanes=fills)
     assert (type(engine) is Vectorised) is expected
-    assert type(choose(Execution(), job, model, 31, 10**9, 1000, fills_lanes=fills)) is not Vectorised
+    assert type(choose_engine(Execution(), job, model, 31, 10**9, 1000, fills_lanes=fills)) is not Vectorised
 
 
 def test_auto_takes_no_workers_where_a_message_is_more_than_a_clients_work(monkeypatch) -> None:
@@ -78,14 +78,14 @@ def test_auto_takes_no_workers_where_a_message_is_more_than_a_clients_work(monke
 )
 def test_the_demo_is_worth_two_workers_and_with_a_tiny_model_it_is_not(monkeypatch, words, expected) -> None:
     monkeypatch.setattr("fedrecall.engines.auto.usable_cpus", lambda: 2)
-    recipe = load("demo", words, {})
+    recipe = load_recipe("demo", words, {})
     assert type(build(recipe, load_federation(recipe)).engine) is expected
 
 
 def shares(devices: list[str], **execution) -> tuple[str, int, list[tuple[str, int]]]:
     """The engine, its workers, and how many of them are on each device."""
     job = Job(lambda: MODEL, FedAvg(), WSM(), Local(), 0)
-    engine = choose(Execution(**execution), job, MODEL, 10, 1, 1, devices)
+    engine = choose_engine(Execution(**execution), job, MODEL, 10, 1, 1, devices)
     return engine.name, engine.workers, [(device.name, device.workers) for device in engine.devices]
 
 

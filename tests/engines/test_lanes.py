@@ -209,9 +209,7 @@ class Scheduled(nn.Sequential):
 
 
 @pytest.mark.parametrize("engine", ["serial", "vectorised"])
-def test_a_forward_that_changes_ends_the_run_before_the_round_that_looks_at_it(
-    tmp_path, monkeypatch, engine
-) -> None:
+def test_a_forward_that_changes_ends_the_run_before_the_round_that_looks_at_it(tmp_path, monkeypatch, engine) -> None:
     monkeypatch.setitem(SCHEDULE, "relu", True)
 
     def change(line: dict[str, object]) -> None:

@@ -11,16 +11,16 @@ import pytest
 from fedrecall.client.tasks import TrainTask
 from fedrecall.client.update import Update
 from fedrecall.engines import pool
-from fedrecall.engines.messages import Done, Failed, Message, Refused, Unwritten
-from fedrecall.engines.pool import GoneError, Member, WorkerPool
+from fedrecall.engines.messages import Done, Failed, Message, Refused, WriteFailed
+from fedrecall.engines.pool import PoolWorker, WorkerGoneError, WorkerPool
 from fedrecall.engines.processes.shared_tensors import SharedTensors
 from fedrecall.engines.task_chunks import OrderedTasks, TaskChunk, stack_results, unstack_results
 from fedrecall.errors import ClientError, InputError, WriteError
 
-Script = Callable[["Pool", Sequence[Member]], list[Member]]
+Script = Callable[["Pool", Sequence[PoolWorker]], list[PoolWorker]]
 
 
-class Pool(WorkerPool[Member]):
+class Pool(WorkerPool[PoolWorker]):
     """Workers that are told by a script when they answer. One that works on a deadly task ends instead."""
 
     name = "scripted"
@@ -38,31 +38,31 @@ class Pool(WorkerPool[Member]):
     def _fill(self) -> None:
         while len(self._members) < self.workers:
             number = max([-1, *(member.number for member in self._members), *self.gone]) + 1
-            self._members.append(Member(number, math.inf, ready=True))
+            self._members.append(PoolWorker(number, math.inf, ready=True))
 
-    def _send(self, member: Member, chunk: TaskChunk) -> None:
+    def _send(self, member: PoolWorker, chunk: TaskChunk) -> None:
         self.sent.append((member.number, clients(chunk)))
 
-    def _wait(self, members: Sequence[Member], seconds: float | None) -> list[Member]:
+    def _wait(self, members: Sequence[PoolWorker], seconds: float | None) -> list[PoolWorker]:
         assert members
         return self.script(self, members)
 
-    def _message(self, member: Member) -> Message:
+    def _message(self, member: PoolWorker) -> Message:
         if member.hung or set(clients(member.chunks[0])) & set(self.deadly):
-            raise GoneError("gone")
+            raise WorkerGoneError("gone")
         scalars, _ = stack_results([Update(task) for task in member.chunks[0].tasks])
         return Done(scalars, SharedTensors("", "", ()))
 
-    def _finish(self, work: OrderedTasks, member: Member, chunk: TaskChunk, message: Done) -> None:
+    def _finish(self, work: OrderedTasks, member: PoolWorker, chunk: TaskChunk, message: Done) -> None:
         work.done(chunk, unstack_results(chunk.tasks, message.scalars, {}))
 
-    def _kill(self, member: Member) -> None: ...
+    def _kill(self, member: PoolWorker) -> None: ...
 
-    def _release(self, member: Member) -> None:
+    def _release(self, member: PoolWorker) -> None:
         self._members.remove(member)
         self.gone.add(member.number)
 
-    def _start_timed_out(self, member: Member) -> None: ...
+    def _start_timed_out(self, member: PoolWorker) -> None: ...
 
 
 def clients(chunk: TaskChunk) -> list[int]:
@@ -73,7 +73,7 @@ def tasks(count: int) -> list[TrainTask]:
     return [TrainTask(1, order, order) for order in range(count)]
 
 
-def everyone(pool: Pool, members: Sequence[Member]) -> list[Member]:
+def everyone(pool: Pool, members: Sequence[PoolWorker]) -> list[PoolWorker]:
     return list(members)
 
 
@@ -84,7 +84,7 @@ def found(results: Iterator[Any]) -> list[int]:
 def test_a_second_chunk_waits_at_each_worker_but_the_last_ones_go_to_whoever_is_done() -> None:
     had: list[list[list[int]]] = []
 
-    def second_is_slow(scripted: Pool, members: Sequence[Member]) -> list[Member]:
+    def second_is_slow(scripted: Pool, members: Sequence[PoolWorker]) -> list[PoolWorker]:
         """Worker 1 answers only while worker 0 has nothing to do."""
         had.append([[client for chunk in member.chunks for client in clients(chunk)] for member in members])
         return [members[0]]
@@ -116,7 +116,7 @@ def test_what_waited_at_a_dead_worker_is_run_again_and_is_not_blamed() -> None:
 
 
 def test_a_task_that_kills_while_others_wait_stops_nobody_else() -> None:
-    def die_twice(scripted: Pool, members: Sequence[Member]) -> list[Member]:
+    def die_twice(scripted: Pool, members: Sequence[PoolWorker]) -> list[PoolWorker]:
         scripted.deadly = [0] if len(scripted.gone) < 2 else []
         return list(members)
 
@@ -126,7 +126,7 @@ def test_a_task_that_kills_while_others_wait_stops_nobody_else() -> None:
 
 
 def test_workers_have_a_second_chunk_again_after_the_call_in_which_one_was_lost() -> None:
-    def die_once(scripted: Pool, members: Sequence[Member]) -> list[Member]:
+    def die_once(scripted: Pool, members: Sequence[PoolWorker]) -> list[PoolWorker]:
         scripted.deadly = [] if scripted.gone else [0]
         return list(members)
 
@@ -143,7 +143,7 @@ def test_the_time_of_a_chunk_begins_when_the_one_before_it_is_answered(monkeypat
     now, seen = [100.0], []
     monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
 
-    def later(scripted: Pool, members: Sequence[Member]) -> list[Member]:
+    def later(scripted: Pool, members: Sequence[PoolWorker]) -> list[PoolWorker]:
         now[0] += 7
         seen.append(members[0].deadline)
         return list(members)
@@ -159,7 +159,7 @@ def test_only_the_first_of_a_worker_that_hangs_is_blamed(monkeypatch) -> None:
     now = [0.0]
     monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
 
-    def hang(scripted: Pool, members: Sequence[Member]) -> list[Member]:
+    def hang(scripted: Pool, members: Sequence[PoolWorker]) -> list[PoolWorker]:
         stuck = [member for member in members if 0 in clients(member.chunks[0]) and not member.hung]
         now[0] += 11 if stuck else 0
         return [member for member in members if member not in stuck]
@@ -175,7 +175,7 @@ def test_only_the_first_of_a_worker_that_hangs_is_blamed(monkeypatch) -> None:
     ("message", "raised", "sentence"),
     [
         (Refused("lr is 0"), InputError, r"^lr is 0$"),
-        (Unwritten("disk full"), WriteError, r"^disk full$"),
+        (WriteFailed("disk full"), WriteError, r"^disk full$"),
         (Failed(TrainTask(1, 0, 5), "KeyError\n"), ClientError, r"^client 5 in round 1 failed .*:\n\nKeyError$"),
         (Failed(None, "ImportError\n"), ClientError, r"^a worker process could not begin:\n\nImportError$"),
     ],

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from fedrecall import FedAvg, Federation, Iid, Local, federate
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps
 from fedrecall.client.update import Update
+from fedrecall.core.vector import Tensors
 from fedrecall.measure.watcher import Round, Watcher
-from fedrecall.vector import Tensors
 
 ENGINES = ["serial", "processes", "vectorised"]
 

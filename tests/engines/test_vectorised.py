@@ -36,11 +36,11 @@ from fedrecall import (
     federate,
 )
 from fedrecall.client.job import Job
-from fedrecall.engines.auto import choose
+from fedrecall.core.labels import Labels
+from fedrecall.core.vector import Tensors
+from fedrecall.engines.auto import choose_engine
 from fedrecall.engines.vectorised import CLIENTS
-from fedrecall.labels import Labels
 from fedrecall.recipe.settings import Execution
-from fedrecall.vector import Tensors
 
 SIZES = [20, 30, 9, 40, 8, 20, 20]
 
@@ -247,7 +247,7 @@ def test_what_it_cannot_do_is_refused_with_the_reason(model, settings, reason, t
 
 def chosen(model: nn.Module, clients: int, **settings) -> str:
     job = Job(lambda: model, settings.get("algorithm", FedAvg()), WSM(), Local(), 0)
-    return choose(Execution(), job, model, clients, 10**9, 1000).name
+    return choose_engine(Execution(), job, model, clients, 10**9, 1000).name
 
 
 def test_auto_takes_it_for_many_clients_with_narrow_dense_models() -> None:

@@ -10,10 +10,10 @@ import pytest
 from flower_grid import LocalGrid, app_config, events, grid_of, lines, made_app, model, run_app, serial
 from flwr.app import Message
 
+from fedrecall.api.execute import load_federation
 from fedrecall.data.export import arrays_of
 from fedrecall.errors import InputError
-from fedrecall.front.execute import load_federation
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.layers import load_recipe
 from fedrecall.runs import checkpoint, files
 
 METHOD = ["algorithm=scaffold", "clients_per_round=4"]
@@ -56,9 +56,7 @@ def test_a_late_node_is_left_out_counted_and_named(tmp_path: Path, recipe_file: 
     assert {message.metadata.ttl for message in grid.asked} == {45.0}  # later than that nobody is asked any more
 
 
-def test_a_reply_that_the_server_never_saw_does_not_advance_the_clients_state(
-    tmp_path: Path, recipe_file: str
-) -> None:
+def test_a_reply_that_the_server_never_saw_does_not_advance_the_clients_state(tmp_path: Path, recipe_file: str) -> None:
     """The run is that of a node which did not take part in that round at all."""
     models = []
     for name in ("late", "away"):
@@ -211,7 +209,7 @@ def test_a_client_with_other_data_than_before_takes_no_part_in_what_is_resumed(
     grid.configs[101]["partition-id"], grid.configs[102]["partition-id"] = 1, 0
     grid.app_config = {**longer, "settings": "rounds=2"}
 
-    federation = load_federation(load(recipe_file))
+    federation = load_federation(load_recipe(recipe_file))
     for k, path in enumerate((tmp_path / "0.npz", tmp_path / "1.npz")):
         np.savez(path, **arrays_of(federation, k))
     grid.configs[101]["data"], grid.configs[102]["data"] = str(tmp_path / "0.npz"), str(tmp_path / "1.npz")
@@ -227,9 +225,7 @@ def test_a_folder_that_has_a_run_is_not_begun_again(tmp_path: Path, recipe_file:
         run_app(tmp_path / "app", config, grid_of(tmp_path / "app", config, state=tmp_path))
 
 
-def test_a_run_of_a_federation_is_not_simulated_to_its_end(
-    tmp_path: Path, recipe_file: str, fedrecall: Any
-) -> None:
+def test_a_run_of_a_federation_is_not_simulated_to_its_end(tmp_path: Path, recipe_file: str, fedrecall: Any) -> None:
     config = made_app(tmp_path / "app", recipe_file, "rounds=1")
     run_app(tmp_path / "app", config, grid_of(tmp_path / "app", config, state=tmp_path))
     done = fedrecall("resume", tmp_path / "app" / "run", "rounds=2")

@@ -14,7 +14,7 @@ from flwr.common.config import validate_config
 from flwr.common.constant import FAB_MAX_SIZE
 
 from fedrecall.cli.flower import init
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.layers import load_recipe
 
 WORDS = ["partition.clients=3", "rounds=2"]
 
@@ -87,7 +87,7 @@ def test_the_apps_can_be_imported(made: Path) -> None:
 
 
 def test_its_recipe_is_the_one_that_was_named_with_a_limit_to_patience(made: Path) -> None:
-    recipe, named = load(str(made / "federation" / "recipe.yaml")), load("demo", WORDS)
+    recipe, named = load_recipe(str(made / "federation" / "recipe.yaml")), load_recipe("demo", WORDS)
     assert recipe.method_digest() == named.method_digest()
     assert recipe.execution.client_timeout == 600
 

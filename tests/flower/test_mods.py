@@ -97,9 +97,7 @@ def test_flowers_secure_aggregation_is_for_its_legacy_workflow_alone() -> None:
         SecAggPlusWorkflow(num_shares=3, reconstruction_threshold=2)(None, context)  # type: ignore[arg-type]
 
 
-def test_the_mod_of_secure_aggregation_takes_no_message_of_another_protocol(
-    tmp_path: Path, recipe_file: str
-) -> None:
+def test_the_mod_of_secure_aggregation_takes_no_message_of_another_protocol(tmp_path: Path, recipe_file: str) -> None:
     with pytest.raises(InputError, match="0 of 4 clients answered"):
         played(tmp_path, recipe_file, secaggplus_mod)
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedrecall.api.execute import load_federation
 from fedrecall.data.export import export_clients
 from fedrecall.errors import InputError
 from fedrecall.flower.node import Node
 from fedrecall.flower.samples import SampleKind
-from fedrecall.front.execute import load_federation
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.layers import load_recipe
 
 
 def node(client: int = 1, **own: Any) -> Node:
@@ -22,7 +22,7 @@ def node(client: int = 1, **own: Any) -> Node:
 
 @pytest.fixture(scope="module")
 def whole(recipe_file: str) -> Any:
-    return load_federation(load(recipe_file))
+    return load_federation(load_recipe(recipe_file))
 
 
 @pytest.mark.parametrize("way", ["its own file", "the app's folder", "the recipe"])
@@ -32,7 +32,7 @@ def test_a_node_has_the_samples_of_its_client_in_their_order(
     export_clients(whole, tmp_path)
     own = {"data": str(tmp_path / "client-2.npz")} if way == "its own file" else {}
     nodes = str(tmp_path) if way == "the app's folder" else None
-    made = node(2, **own).federation(load(recipe_file), SampleKind.of(whole), nodes)
+    made = node(2, **own).federation(load_recipe(recipe_file), SampleKind.of(whole), nodes)
     for found, expected in (
         (made.train_indices(2), whole.train_indices(2)),
         (made.validation_indices(2), whole.validation_indices(2)),
@@ -49,7 +49,7 @@ def test_a_node_can_name_any_data_source(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(
         f"data: {{name: csv, path: {tmp_path}/own.csv, label: label}}\nvalidation: 0.25\n"
     )
-    recipe = load(
+    recipe = load_recipe(
         None, [f"data={{name: csv, path: {tmp_path}/own.csv, label: label}}", "partition.clients=2", "model=mlp"]
     )
     kind = SampleKind.of(load_federation(recipe))
@@ -96,7 +96,7 @@ def test_a_file_about_data_that_is_wrong_is_refused(
 ) -> None:
     (tmp_path / "own.yaml").write_text(text)
     with pytest.raises(InputError) as refused:
-        node(data=str(tmp_path / "own.yaml")).federation(load(recipe_file), SampleKind.of(whole), None)
+        node(data=str(tmp_path / "own.yaml")).federation(load_recipe(recipe_file), SampleKind.of(whole), None)
     assert sentence in str(refused.value)
 
 
@@ -104,7 +104,7 @@ def test_samples_of_another_kind_are_refused(tmp_path: Path, recipe_file: str, w
     x, y = np.zeros((5, 4), np.float32), np.zeros(5, np.int64)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_validation=x, y_validation=y)
     with pytest.raises(InputError, match=r"a sample is float32 of shape \(4,\); uint8 of shape \(16, 16, 1\)"):
-        node(data=str(tmp_path / "own.npz")).federation(load(recipe_file), SampleKind.of(whole), None)
+        node(data=str(tmp_path / "own.npz")).federation(load_recipe(recipe_file), SampleKind.of(whole), None)
 
 
 @pytest.mark.parametrize("name", ["missing.npz", "text.npz", "object.npz", "other.npz"])
@@ -113,13 +113,13 @@ def test_a_file_that_is_no_clients_is_refused(tmp_path: Path, recipe_file: str, 
     np.savez(tmp_path / "object.npz", x_train=np.array([{}], dtype=object), allow_pickle=True)
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     with pytest.raises(InputError, match=name):
-        node(data=str(tmp_path / name)).federation(load(recipe_file), SampleKind.of(whole), None)
+        node(data=str(tmp_path / name)).federation(load_recipe(recipe_file), SampleKind.of(whole), None)
 
 
 def test_a_client_without_a_file_in_the_apps_folder_is_named(tmp_path: Path, recipe_file: str, whole: Any) -> None:
     export_clients(whole, tmp_path)
     with pytest.raises(InputError, match="has no file of client 40"):
-        node(40).federation(load(recipe_file), SampleKind.of(whole), str(tmp_path))
+        node(40).federation(load_recipe(recipe_file), SampleKind.of(whole), str(tmp_path))
 
 
 def test_what_a_sample_is_survives_its_file(tmp_path: Path, whole: Any) -> None:

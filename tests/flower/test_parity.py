@@ -36,17 +36,13 @@ def test_every_algorithm_with_every_objective_has_the_bits_of_serial(
     short = ["rounds=2", "evaluation.every=2"]
     here, there = both(tmp_path, recipe_file, *words, *short, f"algorithm={algorithm}", **own)
     assert model(here) == model(there)
-    measured = [
-        [{key: line.get(key) for key in KEPT} for line in lines(run, files.METRICS)] for run in (here, there)
-    ]
+    measured = [[{key: line.get(key) for key in KEPT} for line in lines(run, files.METRICS)] for run in (here, there)]
     assert measured[0] == measured[1]
 
 
 @pytest.mark.parametrize("statistics", ["average", "local"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "moon", "scaffold"])
-def test_batch_norm_has_the_bits_of_serial(
-    tmp_path: Path, recipe_file: str, algorithm: str, statistics: str
-) -> None:
+def test_batch_norm_has_the_bits_of_serial(tmp_path: Path, recipe_file: str, algorithm: str, statistics: str) -> None:
     net = ["model=resnet18", "model.norm=batch", "model.width=8", "local.steps=2"]
     words = [*net, f"algorithm={algorithm}", f"batch_norm={statistics}", "rounds=3", "evaluation.test_last=0"]
     here, there = both(tmp_path, recipe_file, *words)

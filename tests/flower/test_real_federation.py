@@ -154,9 +154,7 @@ def simulating(folder: Path) -> Iterator[dict[str, str]]:
 
 def done(environment: dict[str, str], line: str) -> str:
     """What a command prints, which must succeed."""
-    found = subprocess.run(
-        line, shell=True, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    found = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
     return found.stdout + found.stderr
 

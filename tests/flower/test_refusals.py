@@ -16,9 +16,9 @@ import pytest
 from flower_grid import events, grid_of, lines, made_app, run_app
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
+from fedrecall.api.execute import load_federation
 from fedrecall.data.export import export_clients
-from fedrecall.front.execute import load_federation
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.layers import load_recipe
 from fedrecall.runs import files
 
 BOMB = Path(tempfile.gettempdir()) / f"fedrecall-test-bomb-{os.getpid()}"
@@ -155,9 +155,7 @@ def test_an_update_that_is_not_finite_is_dropped_as_on_every_engine(tmp_path: Pa
     assert (summary["dropped_updates"], summary["missing_clients"]) == (1, 0)
 
 
-def test_an_update_that_is_not_finite_does_not_spoil_the_probe_of_the_others(
-    tmp_path: Path, recipe_file: str
-) -> None:
+def test_an_update_that_is_not_finite_does_not_spoil_the_probe_of_the_others(tmp_path: Path, recipe_file: str) -> None:
     config = made_app(tmp_path / "app", recipe_file, "rounds=1", "clients_per_round=4", "forgetting.every=1")
     grid = grid_of(tmp_path / "app", config, state=tmp_path)
 
@@ -236,7 +234,7 @@ def test_a_node_that_is_nobody_takes_no_part(
 
 def exported(folder: Path, recipe_file: str) -> None:
     (folder / "nodes").mkdir()
-    export_clients(load_federation(load(recipe_file)), folder / "nodes")
+    export_clients(load_federation(load_recipe(recipe_file)), folder / "nodes")
 
 
 def changed_task(**values: Any) -> Spoil:

@@ -14,12 +14,12 @@ from flwr.app import Message
 from flwr.clientapp.mod import LocalDpMod
 from flwr.common.serde import message_to_proto
 
+from fedrecall.api.execute import load_federation
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
 from fedrecall.flower.client import client_app
 from fedrecall.flower.init import PACKAGE
-from fedrecall.front.execute import load_federation
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.layers import load_recipe
 from fedrecall.simulation.experiment import job_of
 
 METHOD = ["algorithm=scaffold", "objective=wsm", "forgetting.every=3"]
@@ -37,7 +37,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, recipe_file: str) -> tuple[
     config = made_app(folder / "app", recipe_file, *METHOD)
     grid = grid_of(folder / "app", config, state=folder / "state", forgetting=True)
     run_app(folder / "app", config, grid)
-    return grid, load_federation(load(recipe_file, METHOD))
+    return grid, load_federation(load_recipe(recipe_file, METHOD))
 
 
 def numbers(message: Message) -> Iterator[tuple[str, list[Any]]]:
@@ -79,22 +79,18 @@ def test_no_message_has_the_bytes_of_samples_or_labels(played: tuple[LocalGrid, 
             assert secret not in content
 
 
-def test_class_counts_leave_a_node_if_the_recipe_asks_and_the_node_allows_it(
-    tmp_path: Path, recipe_file: str
-) -> None:
+def test_class_counts_leave_a_node_if_the_recipe_asks_and_the_node_allows_it(tmp_path: Path, recipe_file: str) -> None:
     config = made_app(tmp_path / "app", recipe_file, "objective.prior=pooled", "rounds=1")
     grid = grid_of(tmp_path / "app", config, state=tmp_path, **{"share-class-counts": True})
     run_app(tmp_path / "app", config, grid)
-    federation = load_federation(load(recipe_file))
+    federation = load_federation(load_recipe(recipe_file))
     for message in grid.log:
         if message.metadata.message_type == "query":
             client = message.metadata.src_node_id - 101
             assert message.content["metrics"]["classes"] == federation.labels(client).counts.tolist()
 
 
-def test_a_node_that_keeps_its_class_counts_stops_a_recipe_that_asks_for_them(
-    tmp_path: Path, recipe_file: str
-) -> None:
+def test_a_node_that_keeps_its_class_counts_stops_a_recipe_that_asks_for_them(tmp_path: Path, recipe_file: str) -> None:
     config = made_app(tmp_path / "app", recipe_file, "objective.prior=pooled", "rounds=1")
     grid = grid_of(tmp_path / "app", config, state=tmp_path, **{"share-class-counts": True})
     grid.configs[103]["share-class-counts"] = False
@@ -107,7 +103,7 @@ def test_a_node_that_keeps_its_class_counts_stops_a_recipe_that_asks_for_them(
 def test_an_error_about_a_nodes_data_is_told_to_its_log_alone(tmp_path: Path, recipe_file: str) -> None:
     config = made_app(tmp_path / "app", recipe_file, "rounds=1", wait=0)
     grid = grid_of(tmp_path / "app", config, state=tmp_path)
-    federation = load_federation(load(recipe_file))
+    federation = load_federation(load_recipe(recipe_file))
     own = federation.train_indices(1)
     np.savez(
         tmp_path / "own.npz",
@@ -140,7 +136,7 @@ def update_of(folder: Path, recipe_file: str, client: int, **options: Any) -> tu
     if options:
         grid.apps = dict.fromkeys(grid.apps, client_app(folder / "app" / PACKAGE, **options))
     run_app(folder / "app", config, grid)
-    recipe = load(recipe_file, words)
+    recipe = load_recipe(recipe_file, words)
     federation = load_federation(recipe)
     models = []
     of_client = 101 + client
@@ -179,7 +175,7 @@ def test_a_sum_over_clients_reveals_no_more_than_the_union_of_their_label_sets(
     """Which is what secure aggregation would leave to be seen."""
     before, _, federation, grid = update_of(tmp_path, recipe_file, 0)
     updates = [m for m in grid.log if m.metadata.message_type == "train"]
-    recipe = load(recipe_file, ["partition.name=shards", "partition.shards_per_client=2", "partition.clients=4"])
+    recipe = load_recipe(recipe_file, ["partition.name=shards", "partition.shards_per_client=2", "partition.clients=4"])
     flat = job_of(recipe, federation).build_model(federation)
     mean = torch.stack([torch.from_numpy(m.content["arrays"]["w"].numpy()) for m in updates]).mean(0)
     flat.load(mean, flat.buffers())
@@ -189,9 +185,7 @@ def test_a_sum_over_clients_reveals_no_more_than_the_union_of_their_label_sets(
     assert [bool((federation.labels(k).counts > 0).all()) for k in range(4)] == [False] * 4
 
 
-def test_a_node_that_takes_no_part_in_forgetting_shows_its_model_to_nobody(
-    tmp_path: Path, recipe_file: str
-) -> None:
+def test_a_node_that_takes_no_part_in_forgetting_shows_its_model_to_nobody(tmp_path: Path, recipe_file: str) -> None:
     config = made_app(tmp_path / "app", recipe_file, *METHOD, "clients_per_round=4", "rounds=3")
     grid = grid_of(tmp_path / "app", config, state=tmp_path / "state", forgetting=True)
     grid.configs[102]["forgetting"] = False

@@ -119,9 +119,7 @@ def test_cosines_come_from_the_sum_of_unit_vectors() -> None:
     vectors = np.random.default_rng(2).normal(size=(4, 7))
     for vector in (*vectors, np.zeros(7)):  # the last has no direction
         updates.add(torch.from_numpy(vector))
-    cosines = [
-        a @ b / np.linalg.norm(a) / np.linalg.norm(b) for i, a in enumerate(vectors) for b in vectors[i + 1 :]
-    ]
+    cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for i, a in enumerate(vectors) for b in vectors[i + 1 :]]
     assert updates.metrics()["update_cosine"] == pytest.approx(np.mean(cosines))
     assert updates.metrics()["update_norm"] == pytest.approx(np.linalg.norm(vectors, axis=1).sum() / 5)
 

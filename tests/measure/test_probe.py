@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, Federation, Iid, InputError, Local, Run, Scaffold, Shards, federate
-from fedrecall.rng import stream
+from fedrecall.core.rng import stream
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(120, 6)).astype(np.float32), RANDOM.integers(0, 3, 120)
@@ -101,9 +101,7 @@ PROBE_KEYS = ("forg", "learned", "lost_by")  # how the names of a probe's metric
 @pytest.mark.parametrize("sample", [{}, {"sample": 2}])
 def test_probing_does_not_change_the_training(settings: dict, sample: dict, tmp_path: Path) -> None:
     runs = {
-        name: run(
-            tmp_path / name, network(), six_clients(), forgetting=probed, evaluation={"every": 1}, **settings
-        )
+        name: run(tmp_path / name, network(), six_clients(), forgetting=probed, evaluation={"every": 1}, **settings)
         for name, probed in (("without", {}), ("with", {"every": 1, **sample}))
     }
     without, probed = runs["without"], runs["with"]
@@ -190,9 +188,7 @@ def test_classes_are_those_of_models_trained_here(tmp_path: Path) -> None:
     has = [set(Y[federation.train_indices(i)].tolist()) for i in clients]
     assert arrays["present"].tolist() == [[c in classes for c in range(3)] for classes in has]
     lost = {
-        there: [
-            before[c] - row[c] for row, classes in zip(after, has) for c in range(3) if (c in classes) == there
-        ]
+        there: [before[c] - row[c] for row, classes in zip(after, has) for c in range(3) if (c in classes) == there]
         for there in (True, False)
     }
     assert made.metrics[0]["forgotten_present"] == pytest.approx(np.mean(lost[True]))

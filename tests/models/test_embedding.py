@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrecall import WSM, Dirichlet, Federation, Iid, InputError, Local, federate
+from fedrecall.core.vector import FlatModel
 from fedrecall.models import MODELS, MeanEmbedding, embedding
-from fedrecall.recipe.layers import load
-from fedrecall.vector import FlatModel
+from fedrecall.recipe.layers import load_recipe
 
 
 def transparent(padding: int | None = 0) -> MeanEmbedding:
@@ -198,9 +198,9 @@ def test_it_is_listed_under_its_name() -> None:
 
 
 def test_a_recipe_gives_the_vocabulary_and_may_switch_the_padding_off(tmp_path: Path) -> None:
-    recipe = load(None, ["model={name: embedding, vocabulary: 9, padding: null}"])
+    recipe = load_recipe(None, ["model={name: embedding, vocabulary: 9, padding: null}"])
     assert recipe.model == {"name": "embedding", "vocabulary": 9, "dimension": 64, "padding": None}
     (tmp_path / "again.yaml").write_text(recipe.yaml())
-    assert load(str(tmp_path / "again.yaml")) == recipe
+    assert load_recipe(str(tmp_path / "again.yaml")) == recipe
     with pytest.raises(InputError, match=r"'model\.vocabulary' is missing"):
-        load(None, ["model=embedding"])
+        load_recipe(None, ["model=embedding"])

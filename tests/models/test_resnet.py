@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedrecall import Federation, Iid, InputError, Local, federate
+from fedrecall.core.vector import FlatModel
 from fedrecall.models import resnet18
 from fedrecall.models.resnet import BasicBlock, ResNet18
-from fedrecall.recipe.layers import load
-from fedrecall.vector import FlatModel
+from fedrecall.recipe.layers import load_recipe
 
 NORMS = ["batch", "group", "none"]
 
@@ -325,16 +325,16 @@ def test_an_odd_width_is_fine_where_there_are_no_groups() -> None:
 
 
 def test_a_recipe_names_the_norm_as_a_word() -> None:
-    recipe = load(None, ["model={name: resnet18, norm: none, width: 4}"])
+    recipe = load_recipe(None, ["model={name: resnet18, norm: none, width: 4}"])
     model = recipe.create("model", sample_shape=(3, 16, 16), num_classes=5)
     assert size(model) == size(small("none"))
     with pytest.raises(InputError, match=r"model\.norm is 'layer'"):
-        load(None, ["model=resnet18", "model.norm=layer"])
+        load_recipe(None, ["model=resnet18", "model.norm=layer"])
 
 
 @pytest.mark.parametrize(("data", "participation"), [("cifar10", 0.1), ("cifar100", 0.02)])
 def test_the_shipped_recipes_have_the_settings_of_table_1(data: str, participation: float) -> None:
-    recipe = load(f"resnet18-{data}")
+    recipe = load_recipe(f"resnet18-{data}")
     assert recipe.model == {"name": "resnet18", "norm": "batch", "width": 64, "variant": "paper"}
     assert [recipe.data["name"], recipe.objective["name"], recipe.algorithm["name"]] == [data, "wsm", "fedavg"]
     assert [recipe.partition["clients"], recipe.partition["alpha"]] == [100, 0.1]

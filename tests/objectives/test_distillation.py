@@ -60,9 +60,7 @@ def test_a_teacher_that_says_the_same_teaches_nothing(answer, whole, rest, weigh
 
 
 @pytest.mark.parametrize(("whole", "rest", "weight", "over"), DISTILLED[:4])
-def test_a_teacher_that_differs_in_the_clients_own_classes_teaches_nothing(
-    answer, whole, rest, weight, over
-) -> None:
+def test_a_teacher_that_differs_in_the_clients_own_classes_teaches_nothing(answer, whole, rest, weight, over) -> None:
     teacher = LOGITS.clone()
     teacher[:, [0, 2, 3]] = TEACHER[:, [0, 2, 3]]
     teacher[:, ABSENT] += 4.0  # a softmax over the absent classes does not see a common shift

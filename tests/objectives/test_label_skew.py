@@ -50,9 +50,7 @@ BATCHES = {
 
 @pytest.mark.parametrize(("counts", "target"), CLIENTS.values(), ids=CLIENTS)
 def test_value_and_gradient_are_finite(answer, objective, counts, target) -> None:
-    for dtype, (what, (logits, teacher)) in product(
-        [torch.float32, torch.bfloat16, torch.float16], BATCHES.items()
-    ):
+    for dtype, (what, (logits, teacher)) in product([torch.float32, torch.bfloat16, torch.float16], BATCHES.items()):
         value, gradient = answer(objective, counts, logits.to(dtype), target, teacher.to(dtype))
         assert value.isfinite(), (what, dtype)
         assert gradient.isfinite().all(), (what, dtype)

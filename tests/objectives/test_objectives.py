@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedrecall import WSM, CrossEntropy, FedLC, FedNTD, FedRS, FedVLS, Mask
-from fedrecall.labels import Labels
+from fedrecall.core.labels import Labels
 
 Array = npt.NDArray[Any]
 # The fixture is a plain function: it keeps nothing from one example to the next.

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fedrecall import InputError
-from fedrecall.recipe.files import MOST_BASES, shipped
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.files import MOST_BASES, shipped_recipes
+from fedrecall.recipe.layers import load_recipe
 from fedrecall.recipe.recipe import Recipe
 
 Write = Callable[..., str]
@@ -38,15 +38,15 @@ def test_a_recipe_goes_over_its_base_which_goes_over_its_own(write: Write) -> No
         middle="base: bottom.yaml\nrounds: 7\nlocal: {lr: 0.25, momentum: 0.5}",
         bottom="rounds: 3\nseed: 11\nlocal: {batch_size: 5}",
     )
-    loaded = load(top, ["seed=12"])
+    loaded = load_recipe(top, ["seed=12"])
     local = loaded.local
     assert (loaded.rounds, loaded.seed) == (7, 12)
     assert (local.lr, local.momentum, local.batch_size) == (0.5, 0.5, 5)
 
 
 def test_a_base_is_a_shipped_recipe_by_name(write: Write) -> None:
-    expected = load("demo", ["rounds=5"])
-    assert load(write(top="base: demo\nrounds: 5")) == expected
+    expected = load_recipe("demo", ["rounds=5"])
+    assert load_recipe(write(top="base: demo\nrounds: 5")) == expected
     assert "base" not in expected.tree()
 
 
@@ -56,15 +56,15 @@ def test_a_base_is_looked_for_beside_the_file_that_names_it(write: Write, tmp_pa
     below.mkdir()
     (below / "middle.yaml").write_text("base: ../bottom.yaml")
     (tmp_path / "recipes" / "bottom.yaml").write_text("rounds: 9")
-    assert load("recipes/top.yaml").rounds == 9
+    assert load_recipe("recipes/top.yaml").rounds == 9
     (tmp_path / "other.yaml").write_text(f"base: {tmp_path}/recipes/bottom.yaml")
-    assert load("other.yaml").rounds == 9
+    assert load_recipe("other.yaml").rounds == 9
 
 
 def test_another_name_drops_the_options_of_the_base(write: Write) -> None:
     bottom = "partition: {name: dirichlet, alpha: 5.0, clients: 7}"
-    same = load(write(top="base: bottom.yaml\npartition: {clients: 9}", bottom=bottom)).partition
-    other = load(write(top="base: bottom.yaml\npartition: iid", bottom=bottom)).partition
+    same = load_recipe(write(top="base: bottom.yaml\npartition: {clients: 9}", bottom=bottom)).partition
+    other = load_recipe(write(top="base: bottom.yaml\npartition: iid", bottom=bottom)).partition
     assert (same["alpha"], same["clients"]) == (5.0, 9)
     assert other["clients"] == 100
 
@@ -74,7 +74,7 @@ def test_one_of_a_pair_drops_the_other_of_the_base(write: Write) -> None:
         top="base: bottom.yaml\nclients_per_round: 4\nlocal: {steps: 21}\nforgetting: {every: 400}",
         bottom="participation: 0.3\nlocal: {epochs: 2}\nforgetting: {rounds: [1200]}",
     )
-    loaded = load(top)
+    loaded = load_recipe(top)
     assert (loaded.participation, loaded.clients_per_round) == (None, 4)
     assert (loaded.local.epochs, loaded.local.steps) == (None, 21)
     assert (loaded.forgetting.rounds, loaded.forgetting.every) == (None, 400)
@@ -104,41 +104,39 @@ def test_one_of_a_pair_drops_the_other_of_the_base(write: Write) -> None:
 )
 def test_a_base_that_is_none_is_one_sentence(write: Write, texts: dict[str, str], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        load(write(**texts))
+        load_recipe(write(**texts))
 
 
 def test_a_base_that_is_a_pipe_is_not_waited_for(write: Write, tmp_path: Path) -> None:
     top = write(top="base: pipe.yaml")
     os.mkfifo(tmp_path / "recipes" / "pipe.yaml")
     with pytest.raises(InputError, match=r"'pipe\.yaml': it is no regular file \(a base of"):
-        load(top)
+        load_recipe(top)
 
 
 def test_bases_below_one_another_have_a_bound(write: Write) -> None:
     chain = {f"r{i}": f"base: r{i + 1}.yaml" for i in range(MOST_BASES)}
     with pytest.raises(InputError, match=f"has more than {MOST_BASES - 1} bases, one below the other"):
-        load(write(**chain, **{f"r{MOST_BASES}": "rounds: 4"}))
-    assert load(write(**{**chain, f"r{MOST_BASES - 1}": "rounds: 4"})).rounds == 4
+        load_recipe(write(**chain, **{f"r{MOST_BASES}": "rounds: 4"}))
+    assert load_recipe(write(**{**chain, f"r{MOST_BASES - 1}": "rounds: 4"})).rounds == 4
 
 
 def test_a_base_is_no_setting(write: Write) -> None:
     with pytest.raises(InputError, match="base is given as a setting, but it is a key of a recipe's file only"):
-        load("demo", ["base=demo"])
+        load_recipe("demo", ["base=demo"])
     with pytest.raises(InputError, match="there is no key 'base'"):
         Recipe(base="demo")
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_a_copied_recipe_is_the_shipped_one_elsewhere(
-    name: str, fedrecall: Any, tmp_path: Path, monkeypatch
-) -> None:
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_a_copied_recipe_is_the_shipped_one_elsewhere(name: str, fedrecall: Any, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert fedrecall("recipes", "copy", name).code == 0
-    assert load(f"{name}.yaml") == load(name)
+    assert load_recipe(f"{name}.yaml") == load_recipe(name)
 
 
 def test_a_shown_recipe_is_its_file_and_what_it_comes_to(fedrecall: Any, write: Write) -> None:
     top = write(top="# Mine.\nbase: demo\n\nrounds: 5\n")
     head, below = fedrecall("recipes", "show", top, "seed=4").out.split("# This comes to:\n")
     assert head == "# # Mine.\n# base: demo\n#\n# rounds: 5\n#\n"
-    assert below == load("demo", ["rounds=5", "seed=4"]).yaml()
+    assert below == load_recipe("demo", ["rounds=5", "seed=4"]).yaml()

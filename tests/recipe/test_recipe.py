@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from fedrecall import InputError
-from fedrecall.recipe.files import shipped
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.files import shipped_recipes
+from fedrecall.recipe.layers import load_recipe
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.recipe.reference import reference
 from fedrecall.runs.identity import lengthened
@@ -42,32 +42,32 @@ def recipe_file(tmp_path: Path):
 
 
 def test_an_empty_recipe_has_the_documented_defaults(recipe_file) -> None:
-    assert load(recipe_file("")) == load(recipe_file(THE_DESIGN)) == Recipe()
+    assert load_recipe(recipe_file("")) == load_recipe(recipe_file(THE_DESIGN)) == Recipe()
 
 
 def test_a_string_stands_for_a_name() -> None:
-    assert load("demo", ["objective=cross_entropy"]).objective == {"name": "cross_entropy"}
+    assert load_recipe("demo", ["objective=cross_entropy"]).objective == {"name": "cross_entropy"}
 
 
 def test_the_command_line_is_over_the_file_is_over_the_default(recipe_file) -> None:
-    loaded = load(recipe_file("rounds: 7\nlocal: {lr: 0.5}"), ["local.lr=0.25"])
+    loaded = load_recipe(recipe_file("rounds: 7\nlocal: {lr: 0.5}"), ["local.lr=0.25"])
     assert (loaded.rounds, loaded.local.lr, loaded.local.batch_size) == (7, 0.25, 64)
 
 
 def test_another_name_drops_the_other_options(recipe_file) -> None:
     file = recipe_file("partition: {name: dirichlet, alpha: 5.0, clients: 7}")
-    assert load(file, ["partition=iid"]).partition["clients"] == 100
-    assert load(file, ["partition=iid", "partition.clients=9"]).partition["clients"] == 9
-    assert load(file, ["partition.clients=9", "partition=iid"]).partition["clients"] == 9
+    assert load_recipe(file, ["partition=iid"]).partition["clients"] == 100
+    assert load_recipe(file, ["partition=iid", "partition.clients=9"]).partition["clients"] == 9
+    assert load_recipe(file, ["partition.clients=9", "partition=iid"]).partition["clients"] == 9
 
 
 def test_the_same_name_keeps_the_other_options(recipe_file) -> None:
     file = recipe_file("partition: {name: dirichlet, alpha: 5.0, clients: 7}")
-    assert load(file, ["partition.name=dirichlet"]).partition["alpha"] == 5.0
+    assert load_recipe(file, ["partition.name=dirichlet"]).partition["alpha"] == 5.0
 
 
 def test_an_option_without_a_name_is_of_the_default(recipe_file) -> None:
-    assert load(recipe_file(""), ["objective.tau=0.5"]).objective == {
+    assert load_recipe(recipe_file(""), ["objective.tau=0.5"]).objective == {
         "name": "wsm", "tau": 0.5, "smoothing": 0.0, "distill": 0.0, "prior": "uniform",
     }  # fmt: skip
 
@@ -80,43 +80,43 @@ def test_an_option_without_a_name_is_of_the_default(recipe_file) -> None:
     ],
 )
 def test_one_of_a_pair_drops_the_other_of_a_lower_layer(recipe_file, text, word, kept, dropped) -> None:
-    local = load(recipe_file(text), [word]).local
+    local = load_recipe(recipe_file(text), [word]).local
     assert getattr(local, dropped) is None
     assert kept in (local.steps, local.epochs)
 
 
 def test_clients_per_round_drops_participation(recipe_file) -> None:
-    loaded = load(recipe_file("participation: 0.3"), ["clients_per_round=4"])
+    loaded = load_recipe(recipe_file("participation: 0.3"), ["clients_per_round=4"])
     assert (loaded.participation, loaded.clients_per_round) == (None, 4)
 
 
 def test_forgetting_rounds_drop_every(recipe_file) -> None:
-    loaded = load(recipe_file("forgetting: {every: 10}"), ["forgetting.rounds=[3, 5]"])
+    loaded = load_recipe(recipe_file("forgetting: {every: 10}"), ["forgetting.rounds=[3, 5]"])
     assert [t for t in range(1, 12) if loaded.forgetting.due(t)] == [3, 5]
 
 
 def test_both_of_a_pair_in_one_layer_are_refused(recipe_file) -> None:
     with pytest.raises(InputError, match=r"local\.epochs and local\.steps are both given"):
-        load(recipe_file("local: {epochs: 2, steps: 9}"))
+        load_recipe(recipe_file("local: {epochs: 2, steps: 9}"))
 
 
 def test_fast_steps_of_earlier_versions_are_refused_in_one_sentence_that_names_lanes(recipe_file) -> None:
     with pytest.raises(InputError) as refusal:
-        load(recipe_file("local: {step: fast}"))
+        load_recipe(recipe_file("local: {step: fast}"))
     assert str(refusal.value).startswith("local.step is 'fast'; ")
     assert "'lanes'" in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
 def test_a_number_like_1e_minus_4_is_a_number(recipe_file) -> None:
-    assert load(recipe_file("local: {weight_decay: 1e-4}"), ["local.lr=1e-3"]).local.lr == 0.001
+    assert load_recipe(recipe_file("local: {weight_decay: 1e-4}"), ["local.lr=1e-3"]).local.lr == 0.001
 
 
 def test_a_recipe_says_every_key_and_reads_itself_again(recipe_file) -> None:
-    loaded = load(
+    loaded = load_recipe(
         "demo", ["local.schedule={name: step, factor: 0.5, every: 10}", "model={name: mlp, hidden: [5]}"]
     )
-    again = load(recipe_file(loaded.yaml()))
+    again = load_recipe(recipe_file(loaded.yaml()))
     assert again == loaded
     assert again.digest() == loaded.digest()
     assert yaml.safe_load(loaded.yaml())["partition"]["held_out"] == 0
@@ -124,21 +124,21 @@ def test_a_recipe_says_every_key_and_reads_itself_again(recipe_file) -> None:
 
 def test_the_digest_is_of_what_decides_the_result(recipe_file) -> None:
     base = Recipe().digest()
-    assert load(None, ["execution.engine=serial", "execution.data=/elsewhere"]).digest() == base
-    assert load(None, ["seed=1"]).digest() != base
-    assert load(None, ["local.momentum=0.9"]).digest() != base
+    assert load_recipe(None, ["execution.engine=serial", "execution.data=/elsewhere"]).digest() == base
+    assert load_recipe(None, ["seed=1"]).digest() != base
+    assert load_recipe(None, ["local.momentum=0.9"]).digest() != base
 
 
 def test_every_shipped_recipe_loads_and_says_what_it_is() -> None:
-    assert {"demo", "lenet-cifar10"} <= set(shipped())
-    for name, path in shipped().items():
-        assert load(name).rounds > 0
+    assert {"demo", "lenet-cifar10"} <= set(shipped_recipes())
+    for name, path in shipped_recipes().items():
+        assert load_recipe(name).rounds > 0
         assert path.read_text().startswith("# ")
 
 
 def test_the_reference_names_every_key_and_reads_as_the_default_recipe(recipe_file) -> None:
     text = reference()
-    assert load(recipe_file(text)) == Recipe()
+    assert load_recipe(recipe_file(text)) == Recipe()
     for key in ("partition", "alpha", "held_out", "smoothing", "test_last", "workers", "partial_batch", "hidden"):
         assert f"{key}:" in text
 
@@ -150,13 +150,13 @@ def test_a_class_of_the_users_own_is_named_by_its_module(tmp_path, monkeypatch) 
         "    def __init__(self, strength: float, mode='plain'):\n        self.strength = strength\n"
     )
     monkeypatch.chdir(tmp_path)
-    loaded = load(None, ["objective=my_module:Mine", "objective.strength=2"])
+    loaded = load_recipe(None, ["objective=my_module:Mine", "objective.strength=2"])
     assert loaded.objective == {"name": "my_module:Mine", "strength": 2.0, "mode": "plain"}
     assert loaded.create("objective").strength == 2.0
     with pytest.raises(InputError, match=r"'objective\.strength' is missing"):
-        load(None, ["objective=my_module:Mine"])
+        load_recipe(None, ["objective=my_module:Mine"])
     with pytest.raises(InputError, match=r"no such function; did you mean 'Mine'\?"):
-        load(None, ["objective=my_module:Mime"])
+        load_recipe(None, ["objective=my_module:Mime"])
 
 
 def test_a_step_that_raises_the_rate_goes_on_for_many_rounds() -> None:
@@ -168,9 +168,7 @@ def test_a_step_that_raises_the_rate_goes_on_for_many_rounds() -> None:
 def test_a_schedule_that_leaves_the_numbers_is_refused_before_the_first_round() -> None:
     schedule = {"name": "exponential", "factor": 2.0}
     assert Recipe(rounds=100, local={"lr": 0.01, "schedule": schedule}).local.rate(100, 100) == 0.01 * 2.0**99
-    with pytest.raises(
-        InputError, match=r"local\.schedule\.factor is 2\.0: the rate of round 4000 would be larger"
-    ):
+    with pytest.raises(InputError, match=r"local\.schedule\.factor is 2\.0: the rate of round 4000 would be larger"):
         Recipe(rounds=4000, local={"lr": 0.01, "schedule": schedule})
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedrecall.recipe.names import titles
-from fedrecall.report.comparison import Method, group
-from fedrecall.runs.reader import load
+from fedrecall.recipe.display_titles import titles
+from fedrecall.report.comparison import Method, group_methods
+from fedrecall.runs.reader import load_run
 
 
 @pytest.fixture
@@ -20,6 +20,6 @@ def methods(tmp_path: Path, make_run: Callable[..., Path]) -> Callable[..., list
     numbers = count()
 
     def grouped(*runs: dict) -> list[Method]:
-        return group([load(make_run(tmp_path / str(next(numbers)), **run)) for run in runs], titles())
+        return group_methods([load_run(make_run(tmp_path / str(next(numbers)), **run)) for run in runs], titles())
 
     return grouped

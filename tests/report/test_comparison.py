@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from fedrecall.recipe.names import titles
+from fedrecall.recipe.display_titles import titles
 from fedrecall.report.ablation import ablations
-from fedrecall.report.comparison import blocks, competitors, group
+from fedrecall.report.comparison import blocks, competitors, group_methods
 from fedrecall.report.tables import mean_and_deviation
 from fedrecall.report.warnings import warnings
-from fedrecall.runs.reader import load
+from fedrecall.runs.reader import load_run
 
 WSM = {"name": "wsm", "tau": 1.0, "smoothing": 0.0}
 
@@ -96,12 +96,10 @@ def test_the_width_of_what_validation_samples_tell(methods) -> None:
     assert "±5.7 points" in text  # 1.96 sqrt(.25 / 300) = .0566
 
 
-@pytest.mark.parametrize(
-    ("count", "said"), [(1, "1 of 6 clients has one class only."), (2, "2 of 6 clients have")]
-)
+@pytest.mark.parametrize(("count", "said"), [(1, "1 of 6 clients has one class only."), (2, "2 of 6 clients have")])
 def test_one_client_has_and_two_have(tmp_path, make_run, count, said) -> None:
     run = make_run(tmp_path / "a")
     card = json.loads((run / "partition.json").read_text())
     card["one_class_clients"]["count"] = count
     (run / "partition.json").write_text(json.dumps(card))
-    assert any(warning.text.startswith(said) for warning in warnings(group([load(run)], titles())))
+    assert any(warning.text.startswith(said) for warning in warnings(group_methods([load_run(run)], titles())))

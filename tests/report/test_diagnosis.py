@@ -145,9 +145,7 @@ def test_nothing_forgotten() -> None:
 
 def test_one_client_trains() -> None:
     alone = sentences(replace(BASE, causes=((7, 0.241),)), BASE)[0]
-    assert (
-        "All of it comes from client 7, the only one that trained. Client 3 suffers most (20.0 points)." in alone
-    )
+    assert "All of it comes from client 7, the only one that trained. Client 3 suffers most (20.0 points)." in alone
 
 
 def test_clients_that_have_every_class() -> None:

@@ -62,9 +62,7 @@ def test_one_other_is_named_and_two_are_counted(methods) -> None:
 def test_a_tenth_of_a_point_is_not_ahead(methods) -> None:
     said = headline(methods({"final": 0.5}, {"algorithm": {"name": "scaffold"}, "final": 0.501})).sentence
     assert "ahead" not in said
-    assert said.startswith(
-        "SCAFFOLD has the highest final accuracy of 2 methods, +0.1 points above FedAvg, which may"
-    )
+    assert said.startswith("SCAFFOLD has the highest final accuracy of 2 methods, +0.1 points above FedAvg, which may")
 
 
 def test_the_headline_counts_settings_where_there_are_several(methods) -> None:

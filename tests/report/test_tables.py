@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from fedrecall.report.table_texts import as_csv, as_latex
+from fedrecall.report.table_texts import result_csv, result_latex
 from fedrecall.report.tables import final_rounds, result_table
 from fedrecall.report.text_table import latex_escape
 
@@ -53,7 +53,7 @@ def test_over_how_many_rounds_is_said(methods, last: int, said: str) -> None:
 
 
 def test_csv_has_means_and_deviations_as_numbers(methods) -> None:
-    rows = list(csv.DictReader(io.StringIO(as_csv(result_table(methods(*SEEDS))))))
+    rows = list(csv.DictReader(io.StringIO(result_csv(result_table(methods(*SEEDS))))))
     assert [row["method"] for row in rows] == ["FedAvg", "FedAvg + WSM"]
     assert [float(row["final accuracy, %"]) for row in rows] == pytest.approx([50.5, 60.5])
     spread = [float(row["final accuracy, %: standard deviation"]) for row in rows]
@@ -62,17 +62,17 @@ def test_csv_has_means_and_deviations_as_numbers(methods) -> None:
 
 
 def test_csv_of_one_seed_has_no_deviations(methods) -> None:
-    header = as_csv(result_table(methods({"final": 0.5}))).splitlines()[0]
+    header = result_csv(result_table(methods({"final": 0.5}))).splitlines()[0]
     assert "standard deviation" not in header
 
 
 def test_a_name_is_no_formula_in_a_spreadsheet(methods) -> None:
     table = result_table(methods({"algorithm": {"name": "mine:=1+2"}}))
-    assert next(csv.DictReader(io.StringIO(as_csv(table))))["method"] == "'=1+2"
+    assert next(csv.DictReader(io.StringIO(result_csv(table))))["method"] == "'=1+2"
 
 
 def test_latex_is_a_table_of_booktabs_with_the_best_in_bold(methods) -> None:
-    lines = as_latex(result_table(methods(*SEEDS))).splitlines()
+    lines = result_latex(result_table(methods(*SEEDS))).splitlines()
     assert lines[1:5:2] == [r"\toprule", r"\midrule"]
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
     assert lines[2].startswith(r"method & seeds & final accuracy, \% & ")
@@ -83,7 +83,7 @@ def test_latex_is_a_table_of_booktabs_with_the_best_in_bold(methods) -> None:
 
 
 def test_latex_has_a_row_for_each_setting(methods) -> None:
-    text = as_latex(result_table(methods({"local": {"lr": 0.1}}, {"local": {"lr": 0.2}})))
+    text = result_latex(result_table(methods({"local": {"lr": 0.1}}, {"local": {"lr": 0.2}})))
     assert text.count(r"\midrule") == 2
     assert r"}{l}{rate 0.1} \\" in text
 

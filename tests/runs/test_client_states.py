@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Run, federate
+from fedrecall.core.vector import Tensors
 from fedrecall.runs.client_states import StateFiles, StateTable
-from fedrecall.vector import Tensors
 
 
 @pytest.fixture
@@ -156,9 +156,7 @@ def counted(algorithm: Counting, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return federate(torch.nn.Linear(3, 2), federation, algorithm=algorithm, out=folder / "run", **settings)
 
 
-def test_a_client_gets_its_state_back_when_it_is_drawn_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_gets_its_state_back_when_it_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = Counting()
     times = dict.fromkeys(range(6), 0)
     expected = []
@@ -201,9 +199,7 @@ class Emptying(Counting):
         return {"w": y, "count": torch.ones(1)}, client
 
 
-def test_a_state_changed_in_place_does_not_change_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_changed_in_place_does_not_change_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = []
     for algorithm in (Counting(), Emptying()):
         (tmp_path / type(algorithm).__name__).mkdir()

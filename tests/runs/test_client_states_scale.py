@@ -59,9 +59,7 @@ def test_the_states_of_ten_thousand_clients_lie_on_disk_and_not_in_memory(out: P
     assert found["loss"] > 0
     files = list((out / "clients").rglob("*.safetensors"))
     assert len(files) == CLIENTS
-    assert (
-        len(list((out / "clients").rglob("*"))) == CLIENTS + 10
-    )  # in folders of a thousand; nothing half-written
+    assert len(list((out / "clients").rglob("*"))) == CLIENTS + 10  # in folders of a thousand; nothing half-written
     # A control variate of 62,006 floats each, and a little for padding and the header.
     sizes = {path.stat().st_size for path in files}
     assert min(sizes) >= 4 * PARAMETERS

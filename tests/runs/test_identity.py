@@ -11,15 +11,15 @@ import pytest
 import yaml
 
 from fedrecall.errors import InputError
-from fedrecall.recipe.layers import load
-from fedrecall.recipe.names import titles
-from fedrecall.report.comparison import group
+from fedrecall.recipe.display_titles import titles
+from fedrecall.recipe.layers import load_recipe
+from fedrecall.report.comparison import group_methods
 from fedrecall.runs.identity import identity, round_identity, tells_methods_apart
-from fedrecall.runs.reader import load as load_run
+from fedrecall.runs.reader import load_run as load_run
 
 
 def demo(*words: str) -> dict:
-    return load("demo", words).tree()
+    return load_recipe("demo", words).tree()
 
 
 @pytest.mark.parametrize("word", ["execution.engine=serial", "checkpoint.every=3"])
@@ -61,7 +61,7 @@ def test_methods_differ_in_more_than_seeds_and_measurements(key: str, apart: boo
 def test_an_old_run_and_a_new_one_are_of_one_method(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     old, new = make_run(tmp_path / "old"), make_run(tmp_path / "new", seed=1, local={"beta_from": "train"})
     other = make_run(tmp_path / "other", local={"beta_from": "train+validation"})
-    methods = group([load_run(path) for path in (old, new, other)], titles())
+    methods = group_methods([load_run(path) for path in (old, new, other)], titles())
     assert [len(method.runs) for method in methods] == [2, 1]
 
 
@@ -84,4 +84,4 @@ def test_a_run_that_is_being_lengthened_can_be_read(fedrecall, tmp_path: Path) -
 def test_the_digest_is_that_of_the_sorted_identity() -> None:
 
     text = json.dumps(identity(demo()), sort_keys=True).encode()
-    assert load("demo").digest() == hashlib.sha256(text).hexdigest()
+    assert load_recipe("demo").digest() == hashlib.sha256(text).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedrecall.runs.lines import as_text
+from fedrecall.runs.jsonl import jsonl_text
 from fedrecall.runs.records import before_and_after, changed_since, note_of_lines
 
 BEFORE = [{"round": 1, "lr": 0.1}, {"round": 2, "lr": 0.1, "val_nll": None}, {"round": 3, "lr": 0.1}]
@@ -19,7 +19,7 @@ def test_a_file_that_is_being_rewritten_is_unchanged_before_and_after_and_change
     both = before_and_after(noted, {"a.jsonl": BEFORE}, {"a.jsonl": AFTER}, 2)
     found = []
     for lines in (BEFORE, AFTER, OTHER, BEFORE[:1]):
-        (tmp_path / "a.jsonl").write_text(as_text(lines))
+        (tmp_path / "a.jsonl").write_text(jsonl_text(lines))
         found.append((changed_since(tmp_path, noted), changed_since(tmp_path, both)))
     assert found == [([], []), (["a.jsonl"], []), (["a.jsonl"], ["a.jsonl"]), (["a.jsonl"], ["a.jsonl"])]
 
@@ -39,5 +39,5 @@ def test_the_note_of_a_file_that_was_rewritten_may_be_rewritten_again(tmp_path: 
     both = before_and_after(noted, {"a.jsonl": BEFORE}, {"a.jsonl": AFTER}, 3)
     third = before_and_after(both, {"a.jsonl": AFTER}, {"a.jsonl": OTHER}, 3)
     for lines in (AFTER, OTHER):
-        (tmp_path / "a.jsonl").write_text(as_text(lines))
+        (tmp_path / "a.jsonl").write_text(jsonl_text(lines))
         assert changed_since(tmp_path, third) == []

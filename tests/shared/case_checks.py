@@ -129,9 +129,7 @@ def vectorised_problems(case: Case, folder: Path, serial: Outcome, report: Repor
         more = timed(report, "vectorised", lambda: run(case, folder / "vectorised", *again))
     else:
         parts = (again, ("vectorised", 1))
-        more = timed(
-            report, "vectorised", lambda: run_in_two_parts(case, folder / "vectorised", *parts, killed=False)
-        )
+        more = timed(report, "vectorised", lambda: run_in_two_parts(case, folder / "vectorised", *parts, killed=False))
     report.vectorised = one.refusal
     yield from refused_late(one)
     for problem in one.differences(more):

@@ -41,7 +41,7 @@ from device_runs import (
 )
 from torch import Tensor, nn
 
-import fedrecall.device
+import fedrecall.backend.device
 from fedrecall import WSM, Images
 from fedrecall.algorithms import ALGORITHMS
 from fedrecall.errors import Interrupted
@@ -108,9 +108,7 @@ def model_cases() -> dict[str, Callable[[Path], object]]:
     cases: dict[str, Callable[[Path], object]] = {
         "lenet": lambda at: same(at, "lenet", square),
         "resnet18": lambda at: same(at, {"name": "resnet18", "norm": "batch"}, images((16, 16)), rounds=1),
-        "resnet18, group norm": lambda at: same(
-            at, {"name": "resnet18", "norm": "group"}, images((16, 16)), rounds=1
-        ),
+        "resnet18, group norm": lambda at: same(at, {"name": "resnet18", "norm": "group"}, images((16, 16)), rounds=1),
         "embedding": lambda at: same(at, {"name": "embedding", "vocabulary": 20}, texts()),
         "mlp": lambda at: same(at, {"name": "mlp", "hidden": [8]}, vectors(4)),
         "float64 model": lambda at: refused_float64(at),
@@ -139,7 +137,7 @@ def model_cases() -> dict[str, Callable[[Path], object]]:
 
 def refused_float64(folder: Path) -> None:
     """`sim` has none, and says so itself; of mps it is known before."""
-    fedrecall.device.WITHOUT_FLOAT64.add("sim")
+    fedrecall.backend.device.WITHOUT_FLOAT64.add("sim")
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES)).double()
     refused("float64", "sim", "execution.device=cpu")(lambda: run(folder / "a", model, images(), device="sim"))
     assert run(folder / "b", model, images()).summary["device"] == "cpu"
@@ -242,11 +240,11 @@ def auto(folder: Path) -> None:
     """A small model stays on the CPU; with one that is worth it there is a worker on each device."""
     options = {"engine": "auto", "rounds": 1}
     assert run(folder / "small", Net(), images(), **options).summary["device"] == "cpu"
-    worth, fedrecall.device.WORTH_A_DEVICE = fedrecall.device.WORTH_A_DEVICE, 1000.0
+    worth, fedrecall.backend.device.WORTH_A_DEVICE = fedrecall.backend.device.WORTH_A_DEVICE, 1000.0
     try:
         summary = run(folder / "large", make_net, images(), **options).summary
     finally:
-        fedrecall.device.WORTH_A_DEVICE = worth
+        fedrecall.backend.device.WORTH_A_DEVICE = worth
     assert (summary["device"], summary["engine"], summary["workers"]) == ("sim:0, sim:1", "processes", 2)
     one = run(folder / "one", make_net, images(), device="sim:1", **options).summary
     assert (one["device"], one["engine"]) == ("sim:1", "serial")
@@ -259,9 +257,7 @@ def processes(folder: Path) -> None:
     """Three workers on two devices: the bits of the CPU, and of one worker."""
     execution = {"workers_per_device": 2}
     options = {"algorithm": "scaffold", "forgetting": {"every": 1}}
-    many = run(
-        folder / "many", make_net, images(), engine="processes", device="sim", execution=execution, **options
-    )
+    many = run(folder / "many", make_net, images(), engine="processes", device="sim", execution=execution, **options)
     assert (many.summary["device"], many.summary["workers"]) == ("sim:0, sim:1", 4)
     alone = run(folder / "alone", make_net, images(), device="cpu", **options)
     assert_same_files(alone.path, many.path)

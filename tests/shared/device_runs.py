@@ -87,9 +87,7 @@ def make_net() -> nn.Module:
 def images(shape: tuple[int, ...] = (8, 8), **options: Any) -> Federation:
     """Four clients of unequal sizes; the last has one class only."""
     random, sizes = np.random.default_rng(0), [5, 8, 10, 15]
-    clients = [
-        (random.integers(0, 256, (n, *shape), dtype=np.uint8), random.integers(0, CLASSES, n)) for n in sizes
-    ]
+    clients = [(random.integers(0, 256, (n, *shape), dtype=np.uint8), random.integers(0, CLASSES, n)) for n in sizes]
     clients[3] = clients[3][0], np.full(sizes[3], 2)
     return Federation.from_clients(clients, test=clients[2], num_classes=CLASSES, validation=0.2, **options)
 

@@ -17,11 +17,11 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedrecall.api.execute import RunPlan, execute, load_federation
 from fedrecall.flower.app import App
 from fedrecall.flower.init import PACKAGE, write_app
-from fedrecall.flower.server import serve
-from fedrecall.front.execute import Plan, execute, load_federation
-from fedrecall.recipe.layers import load
+from fedrecall.flower.server import run_federation
+from fedrecall.recipe.layers import load_recipe
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.simulation.experiment import build
@@ -90,7 +90,7 @@ def app_config(folder: Path, **changed: Any) -> dict[str, Any]:
 
 
 def made_app(folder: Path, recipe: str, *words: str, **changed: Any) -> dict[str, Any]:
-    write_app(folder, load(recipe, words))
+    write_app(folder, load_recipe(recipe, words))
     return app_config(folder, **changed)
 
 
@@ -109,7 +109,7 @@ def grid_of(folder: Path, config: dict[str, Any], *, state: Path, **own: Any) ->
 
 def run_app(folder: Path, config: dict[str, Any], grid: LocalGrid) -> dict[str, Any]:
     """The run's summary."""
-    return serve(grid, App.of(folder / PACKAGE, config))
+    return run_federation(grid, App.of(folder / PACKAGE, config))
 
 
 def lines(run: Path, name: str) -> list[dict[str, Any]]:
@@ -122,8 +122,8 @@ def events(run: Path) -> list[dict[str, Any]]:
 
 
 def serial(folder: Path, recipe: str, *words: str) -> Path:
-    loaded = load(recipe, [*words, "execution.engine=serial"])
-    plan = Plan(build(loaded, load_federation(loaded)), RunFolder.create(folder), "serial")
+    loaded = load_recipe(recipe, [*words, "execution.engine=serial"])
+    plan = RunPlan(build(loaded, load_federation(loaded)), RunFolder.create(folder), "serial")
     execute([plan], report=None, quiet=True)
     return folder
 

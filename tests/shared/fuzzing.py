@@ -17,9 +17,9 @@ import yaml
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
+from fedrecall.api.execute import load_federation
 from fedrecall.errors import InputError, Note
-from fedrecall.front.execute import load_federation
-from fedrecall.recipe.layers import load as load_recipe
+from fedrecall.recipe.layers import load_recipe as load_recipe
 from fedrecall.runs.folder import RunFolder
 from fedrecall.simulation.experiment import build
 from fedrecall.simulation.loop import run_experiment

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from fedrecall import CrossEntropy, FedAvg, Local, Objective
 from fedrecall.client.lanes.lowering import Lowering, lower
+from fedrecall.core.vector import FlatModel
 from fedrecall.data.transform import Plain
 from fedrecall.models.lenet import lenet
 from fedrecall.optimisers import SGD
-from fedrecall.vector import FlatModel
 
 NETS = {
     "linear": ((20,), lambda: nn.Linear(20, 5)),

@@ -18,9 +18,9 @@ from fedrecall.client import batch as client_batch
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
 from fedrecall.client.lanes.samples import LanesStep
-from fedrecall.labels import Labels
+from fedrecall.core.labels import Labels
+from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.objectives import OBJECTIVE, WSM, CrossEntropy
-from fedrecall.vector import FlatModel, Tensors
 
 NUDGE = 1e-5  # of the weights, relative: more than the rounding of a float32 step does to what is compared
 TIMES_EAGER = 4.0  # the error that a step in lanes may have, in those of PyTorch's own float32 step

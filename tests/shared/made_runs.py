@@ -92,9 +92,7 @@ def make_run() -> Callable[..., Path]:
                 probe = a_probe(random, clients, models, 50, scale)
                 kept = ("models", "before", "after") if old else tuple(probe)
                 (path / "forgetting").mkdir(exist_ok=True)
-                np.savez_compressed(
-                    path / "forgetting" / f"round-{t:05d}.npz", **{key: probe[key] for key in kept}
-                )
+                np.savez_compressed(path / "forgetting" / f"round-{t:05d}.npz", **{key: probe[key] for key in kept})
                 matrix = probe["before"][None, :] - probe["after"]
                 own = probe["models"][:, None] == np.arange(clients)[None, :]
                 line |= {"forgetting": float(matrix[~own].mean()), "learned": float(-matrix[own].mean())}

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from fedrecall import Federation, Images, Objective
 from fedrecall.algorithms import ALGORITHMS
-from fedrecall.labels import Labels
+from fedrecall.core.labels import Labels
+from fedrecall.core.vector import Tensors
 from fedrecall.objectives import OBJECTIVES
-from fedrecall.vector import Tensors
 
 BATCH_SIZES = [1, 8, 15, 16, 17, 33]
 CLIENTS = [1, 2, 16, 17, 40]  # a round; sixteen are a leaf of the sum, and sixteen lanes a vector
@@ -219,9 +219,7 @@ def local_settings(random: Generator, *, plain: bool) -> dict[str, Any]:
         "partial_batch": str(random.choice(["drop", "keep"])),
         "step": "lanes" if random.random() < (0.75 if plain else 0.25) else "exact",
     }
-    local |= (
-        {"epochs": int(random.integers(1, 3))} if random.random() < 0.7 else {"steps": int(random.integers(1, 6))}
-    )
+    local |= {"epochs": int(random.integers(1, 3))} if random.random() < 0.7 else {"steps": int(random.integers(1, 6))}
     if random.random() < 0.4:
         local["schedule"] = [
             {"name": "step", "factor": 0.5, "every": 1}, {"name": "exponential", "factor": 0.9},

@@ -107,9 +107,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         return out
     written = list(written_to(func, args, kwargs))
     for tensor in written:
-        if (
-            isinstance(tensor, SimTensor) and tensor.stride() != tensor.raw.stride()
-        ):  # changed in place, as by `t_`
+        if isinstance(tensor, SimTensor) and tensor.stride() != tensor.raw.stride():  # changed in place, as by `t_`
             tensor.data = SimTensor(tensor.raw, tensor.number)
     if written and func._schema.returns and all(r.alias_info for r in func._schema.returns):
         return written[0] if len(func._schema.returns) == 1 else tuple(written)

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 ADDRESS = "WARM_PROCESSES"  # the variable with the place of the socket on which forks are asked for
 IMPORTED = [
     "torch._inductor.standalone_compile", "torch.fx.experimental.proxy_tensor",
-    "torch.fx.passes.dialect.common.cse_pass", "llvmlite.binding", "fedrecall.front.federate",
+    "torch.fx.passes.dialect.common.cse_pass", "llvmlite.binding", "fedrecall.api.federate",
     "fedrecall.engines.processes.serving", "fedrecall.client.lanes.check",
 ]  # fmt: skip
 NUMBER = struct.Struct("=i")

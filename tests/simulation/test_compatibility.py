@@ -36,7 +36,5 @@ def test_batch_norm_refuses_batches_of_one(run: Callable[..., object]) -> None:
 
 
 def test_batch_norm_refuses_a_client_of_one_sample(run: Callable[..., object]) -> None:
-    with pytest.raises(
-        InputError, match=r"^client 1 has one training sample, but batch norm needs two in a batch$"
-    ):
+    with pytest.raises(InputError, match=r"^client 1 has one training sample, but batch norm needs two in a batch$"):
         run(federation(6, 1, 6))

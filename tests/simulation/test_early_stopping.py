@@ -60,9 +60,7 @@ def test_rounds_that_are_not_evaluated_do_not_count() -> None:
 def federation(seed: int = 0) -> Federation:
     random = np.random.default_rng(0)
     x, y = random.normal(size=(120, 5)).astype("float32"), random.integers(0, 3, 120)
-    return Federation.from_arrays(
-        x, y, test=(x[:40], y[:40]), partition=Iid(clients=4, validation=0.25, seed=seed)
-    )
+    return Federation.from_arrays(x, y, test=(x[:40], y[:40]), partition=Iid(clients=4, validation=0.25, seed=seed))
 
 
 def run(out: Path, **settings: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -19,7 +19,7 @@ from torch import nn
 
 from fedrecall import Federation, Iid, Local, Round, Watcher, federate
 from fedrecall.errors import Interrupted
-from fedrecall.runs.reader import load
+from fedrecall.runs.reader import load_run
 
 NUMBERS = np.random.default_rng(0)
 X = NUMBERS.normal(size=(160, 5)).astype("float32")
@@ -231,5 +231,5 @@ def test_a_kill_at_any_change_before_the_first_new_round_leaves_a_run_that_can_b
         shutil.rmtree(longer)
         shutil.copytree(short, longer)
         kill_at(number, lengthen, longer)
-        load(longer)
+        load_run(longer)
         assert result(lengthen()) == whole, number

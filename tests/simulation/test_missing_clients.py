@@ -13,13 +13,13 @@ from torch import nn
 
 from fedrecall import Federation, Iid
 from fedrecall.algorithms import Scaffold
+from fedrecall.api.execute import RunPlan, execute
 from fedrecall.client.partial_sums import Result
 from fedrecall.client.tasks import Task, TrainTask
-from fedrecall.client.update import Missing
+from fedrecall.client.update import MissingClient
 from fedrecall.data.card import card
 from fedrecall.engines import Serial
 from fedrecall.errors import InputError
-from fedrecall.front.execute import Plan, execute
 from fedrecall.objectives import CrossEntropy
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.runs import files
@@ -33,7 +33,7 @@ class Losing(Serial):
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         for task in tasks:
             if isinstance(task, TrainTask) and (task.round, task.client) == (2, 2):
-                yield Missing(task, "it was lost on the way")
+                yield MissingClient(task, "it was lost on the way")
             else:
                 yield from super().run([task])
 
@@ -47,7 +47,7 @@ def play(folder: Path, **execution: Any) -> dict[str, Any]:
     recipe = Recipe(**sections, rounds=3, clients_per_round=4, local={"lr": 0.1}, execution=execution)
     engine, parts = Losing.create(1, recipe.execution), {"algorithm": Scaffold(), "objective": CrossEntropy()}
     experiment = build(recipe, federation, Parts(model=lambda: nn.Linear(5, 3), engine=engine, **parts))
-    (summary,) = execute([Plan(experiment, RunFolder.create(folder), "run")], report=None, quiet=True)
+    (summary,) = execute([RunPlan(experiment, RunFolder.create(folder), "run")], report=None, quiet=True)
     return summary
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from fedrecall import Dirichlet, Federation, Iid, Run, federate
-from fedrecall.recipe.names import titles
-from fedrecall.report.comparison import Method, group
+from fedrecall.recipe.display_titles import titles
+from fedrecall.report.comparison import Method, group_methods
 from fedrecall.report.warnings import warnings
-from fedrecall.runs.reader import load
+from fedrecall.runs.reader import load_run
 
 
 def federation(alpha: float = 0.5, seed: int = 0, shift: float = 0.0) -> Federation:
@@ -38,7 +38,7 @@ def run(out: Path, model: object = linear, data: Federation | None = None, **set
 
 
 def grouped(*runs: Run) -> list[Method]:
-    return group([load(made.path) for made in runs], titles())
+    return group_methods([load_run(made.path) for made in runs], titles())
 
 
 def test_seeds_of_one_experiment_are_one_method(tmp_path: Path) -> None:
@@ -55,9 +55,7 @@ def test_seeds_of_one_experiment_are_one_method(tmp_path: Path) -> None:
         ({"model": deep}, "model"),
     ],
 )
-def test_other_experiments_are_other_methods_and_the_page_says_why(
-    tmp_path: Path, changed: dict, what: str
-) -> None:
+def test_other_experiments_are_other_methods_and_the_page_says_why(tmp_path: Path, changed: dict, what: str) -> None:
     methods = grouped(run(tmp_path / "a"), run(tmp_path / "b", seed=1, **changed))
     assert len(methods) == 2
     assert methods[0].label != methods[1].label
@@ -74,7 +72,7 @@ def test_a_file_that_changes_under_its_path_is_other_data(tmp_path: Path, monkey
         words = ["data=npz", "data.path=my.npz", "model=mlp", "partition=iid", "partition.clients=4"]
         words += ["rounds=2", f"seed={seed}", "--out", name, "--quiet"]
         assert fedrecall("run", "demo", *words).code == 0
-    assert len(group([load(Path("a")), load(Path("b"))], titles())) == 2
+    assert len(group_methods([load_run(Path("a")), load_run(Path("b"))], titles())) == 2
 
 
 def test_user_code_that_changed_is_another_method(tmp_path: Path, monkeypatch, fedrecall) -> None:

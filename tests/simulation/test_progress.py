@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fedrecall.simulation import progress
-from fedrecall.simulation.progress import ProgressLine, is_wanted
+from fedrecall.simulation.progress import ProgressLine, wants_progress
 
 
 def rounds(shown: ProgressLine, *numbers: int, evaluated: bool = True) -> None:
@@ -79,7 +79,7 @@ class Kernel:
 
 def test_one_bar_in_a_notebook_whose_text_is_text(monkeypatch, clock, capsys) -> None:
     kernel = Kernel(monkeypatch, SimpleNamespace(kernel=object()))
-    assert is_wanted(None)
+    assert wants_progress(None)
     with ProgressLine("<b>mine</b>", 4) as shown:
         clock[0] = 2.0
         rounds(shown, 1, 2, 3, 4)
@@ -90,12 +90,12 @@ def test_one_bar_in_a_notebook_whose_text_is_text(monkeypatch, clock, capsys) ->
 
 def test_ipython_in_a_terminal_is_no_notebook(monkeypatch) -> None:
     Kernel(monkeypatch, SimpleNamespace())
-    assert not is_wanted(None)
+    assert not wants_progress(None)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_nobody_looks_at_what_is_no_terminal_unless_they_say_so(monkeypatch, terminal) -> None:
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(isatty=lambda: terminal))
-    assert is_wanted(None) is terminal
-    assert is_wanted(True)
-    assert not is_wanted(False)
+    assert wants_progress(None) is terminal
+    assert wants_progress(True)
+    assert not wants_progress(False)

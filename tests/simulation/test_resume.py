@@ -232,9 +232,7 @@ def test_a_second_process_is_kept_out_and_a_dead_one_is_not_waited_for(fedrecall
 def test_a_polite_signal_saves_first_and_says_how_to_go_on(kind, fedrecall, place) -> None:
     write(rounds=100_000, checkpoint={"seconds": 1000})
     words = ["run", "recipe.yaml", "--out", "stopped", "--quiet"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedrecall.cli.main", *words], stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-m", "fedrecall.cli.main", *words], stderr=subprocess.PIPE, text=True)
     metrics = Path("stopped/metrics.jsonl")
     while not metrics.exists() or metrics.read_text().count("\n") < 3:
         assert process.poll() is None

@@ -15,10 +15,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Images, InputError, Local, Population, Run, federate
+from fedrecall.core.rng import stream
 from fedrecall.engines import Serial
 from fedrecall.participation import UniformSampling
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.rng import stream
 from fedrecall.runs.records import Records
 
 RANDOM = np.random.default_rng(0)
@@ -154,9 +154,7 @@ def test_batch_statistics_are_the_mean_weighted_by_samples(start: Start) -> None
     federation = Federation.from_clients(UNEQUAL, num_classes=3, validation=0.2)
     run = start(federation, normed(), rounds=1, clients_per_round=2, local=ONE_STEP, forgetting={"every": 0})
     parts = [X[federation.train_indices(k)].astype(np.float64) for k in (0, 1)]
-    mean, variance = (
-        (40 * a + 20 * b) / 60 for a, b in zip(*[(part.mean(0), part.var(0, ddof=1)) for part in parts])
-    )
+    mean, variance = ((40 * a + 20 * b) / 60 for a, b in zip(*[(part.mean(0), part.var(0, ddof=1)) for part in parts]))
     norm = run.model()[0]
     np.testing.assert_allclose(norm.running_mean.numpy(), 0.1 * mean, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(norm.running_var.numpy(), 0.9 + 0.1 * variance, rtol=1e-5)
@@ -279,9 +277,7 @@ def test_the_final_accuracy_is_the_mean_over_the_tested_rounds(finished: Run) ->
     ("rounds", "test_last", "expected"),
     [(2, None, 1), (20, None, 2), (21, None, 3), (2, 100, 1), (4, 3, 3), (4, 4, 4)],
 )
-def test_the_final_accuracy_is_over_the_last_tenth_unless_said_otherwise(
-    start, rounds, test_last, expected
-) -> None:
+def test_the_final_accuracy_is_over_the_last_tenth_unless_said_otherwise(start, rounds, test_last, expected) -> None:
     given = {} if test_last is None else {"test_last": test_last}
     run = start(rounds=rounds, evaluation=given, forgetting={"every": 0})
     tested = [line["round"] for line in run.metrics if "test_accuracy" in line]

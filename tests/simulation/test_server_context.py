@@ -91,9 +91,7 @@ def test_a_recipe_names_the_servers_data_and_its_labels_are_not_read(tmp_path: P
 
 
 def test_samples_of_another_shape_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"a sample of server_data has the shape \(4,\), but the clients' have \(5,\)"
-    ):
+    with pytest.raises(InputError, match=r"a sample of server_data has the shape \(4,\), but the clients' have \(5,\)"):
         run(tmp_path / "run", Looks(), server_data=np.ones((7, 4), np.float32))
 
 
@@ -107,7 +105,5 @@ class Curious(Looks):
 
 
 def test_class_counts_leave_a_client_only_if_that_is_declared(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match="Curious asks for class counts, which leave a client only if it discloses"
-    ):
+    with pytest.raises(InputError, match="Curious asks for class counts, which leave a client only if it discloses"):
         run(tmp_path / "run", Curious())

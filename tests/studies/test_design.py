@@ -59,18 +59,14 @@ def test_cases_are_crossed_with_the_grid_and_the_seeds(tmp_path: Path) -> None:
 
 
 def test_what_is_typed_wins_over_a_file(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(
-        "recipe: demo\ngrid: {rounds: [4, 8]}\ncases: [{local.lr: 1}, {local.lr: 2}]\n"
-    )
+    (tmp_path / "s.yaml").write_text("recipe: demo\ngrid: {rounds: [4, 8]}\ncases: [{local.lr: 1}, {local.lr: 2}]\n")
     design = load_design(str(tmp_path / "s.yaml"), {"rounds": [5], "local.lr": [0.5]}, seeds=[7])
     found = [(run.recipe.rounds, run.recipe.local.lr, run.recipe.seed) for run in runs_of(design)]
     assert found == [(5, 0.5, 7)]
 
 
 def test_another_name_drops_the_options_of_the_one_before() -> None:
-    design = load_design(
-        "demo", {"objective": ["cross_entropy"]}, settings={"objective": {"name": "wsm", "tau": 0.5}}
-    )
+    design = load_design("demo", {"objective": ["cross_entropy"]}, settings={"objective": {"name": "wsm", "tau": 0.5}})
     (run,) = runs_of(design)
     assert run.recipe.objective["name"] == "cross_entropy"
 

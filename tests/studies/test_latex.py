@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedrecall.studies.cells import Cell
-from fedrecall.studies.table import Paired, Row, StudyTable
-from fedrecall.studies.table_texts import as_latex
+from fedrecall.studies.table import Paired, StudyRow, StudyTable
+from fedrecall.studies.table_texts import study_latex
 
 pytestmark = [
     pytest.mark.heavy,
@@ -21,7 +21,7 @@ pytestmark = [
 def test_the_latex_table_compiles(tmp_path: Path) -> None:
     numbers = {"final_accuracy": [0.5, 0.6], "forgetting": [-0.01, 0.02]}
     cell = Cell("any", {}, ())
-    plain = Row(
+    plain = StudyRow(
         cell,
         {"objective": "cross_entropy", "model": "my_model#1 50 % $x^2$ {a&b} ~\\"},
         2,
@@ -31,7 +31,7 @@ def test_the_latex_table_compiles(tmp_path: Path) -> None:
         "",
         [],
     )
-    other = Row(
+    other = StudyRow(
         cell,
         {"objective": "wsm", "model": "lenet"},
         2,
@@ -42,7 +42,7 @@ def test_the_latex_table_compiles(tmp_path: Path) -> None:
         [],
     )
     table = StudyTable(["objective", "model"], [], list(numbers), [plain, other], True, ["± over seeds."])
-    (tmp_path / "table.tex").write_text(as_latex(table))
+    (tmp_path / "table.tex").write_text(study_latex(table))
     (tmp_path / "page.tex").write_text(
         "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n\\input{table}\n\\end{document}\n"
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedrecall.errors import WriteError
-from fedrecall.studies.packed_folder import pack, replaced_folder, unpack
+from fedrecall.studies.packed_folder import pack_folder, replaced_folder, unpack_folder
 
 
 def test_a_folder_arrives_as_it_was_but_for_its_lock_in_place_of_what_was_there(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_folder_arrives_as_it_was_but_for_its_lock_in_place_of_what_was_there(
         (sent / path).write_text(text)
     place.mkdir(parents=True)
     (place / "old").touch()
-    unpack(pack(sent), place)
+    unpack_folder(pack_folder(sent), place)
     assert sorted(str(path.relative_to(place)) for path in place.rglob("*")) == ["a", "inner", "inner/b"]
     assert (place / "inner/b").read_text() == "2"
     assert list(place.parent.iterdir()) == [place]
@@ -31,7 +31,7 @@ def test_nothing_is_unpacked_outside_of_its_folder(tmp_path: Path) -> None:
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("../outside"))
     with pytest.raises(tarfile.OutsideDestinationError):
-        unpack(np.frombuffer(buffer.getvalue(), np.uint8), tmp_path / "place")
+        unpack_folder(np.frombuffer(buffer.getvalue(), np.uint8), tmp_path / "place")
     assert not (tmp_path / "outside").exists()
     assert not (tmp_path / "place").exists()
 
@@ -63,5 +63,5 @@ def test_what_was_there_is_put_back_if_the_new_folder_cannot_be(tmp_path: Path, 
 
     monkeypatch.setattr(Path, "rename", refused)
     with pytest.raises(WriteError, match=r"'.*place' cannot be written: No space left on device"):
-        unpack(pack(place), place)
+        unpack_folder(pack_folder(place), place)
     assert [path.name for path in tmp_path.rglob("*")] == ["place", "old"]

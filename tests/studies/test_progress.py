@@ -10,18 +10,16 @@ from rich.console import Console
 from fedrecall.studies.cells import cells_of, plan
 from fedrecall.studies.design import load_design
 from fedrecall.studies.folder import State
-from fedrecall.studies.progress import Course, Progress, seconds_left
+from fedrecall.studies.progress import Progress, RunProgress, seconds_left
 
 
 def test_the_time_left_is_that_of_the_rounds_left() -> None:
-    done = Course("a", 10, done=10, began=0.0, ended=20.0, kind="finished")  # 2 s a round
-    half = Course("a", 10, done=5, first=0, began=0.0, kind="running")  # in 10 s: 2 s a round
-    other = Course("b", 30, kind="waiting")  # of which nothing is known: 2 s a round too
-    kept = Course("a", 10, done=10, first=10, kind="finished")  # from before: says nothing
+    done = RunProgress("a", 10, done=10, began=0.0, ended=20.0, kind="finished")  # 2 s a round
+    half = RunProgress("a", 10, done=5, first=0, began=0.0, kind="running")  # in 10 s: 2 s a round
+    other = RunProgress("b", 30, kind="waiting")  # of which nothing is known: 2 s a round too
+    kept = RunProgress("a", 10, done=10, first=10, kind="finished")  # from before: says nothing
     assert seconds_left([done, half, other, kept], 1, now=10.0) == pytest.approx(5 * 2 + 30 * 2)
-    assert seconds_left([done, half, other, kept], 2, now=10.0) == pytest.approx(
-        60
-    )  # the longest alone takes that
+    assert seconds_left([done, half, other, kept], 2, now=10.0) == pytest.approx(60)  # the longest alone takes that
     assert seconds_left([other], 1, now=10.0) is None
 
 

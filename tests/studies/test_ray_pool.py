@@ -22,9 +22,9 @@ from ray_cluster import add_node, start
 
 from fedrecall import sweep
 from fedrecall.engines.ray.states import FolderToken
-from fedrecall.recipe.own_code import own_code
+from fedrecall.recipe.code_keys import names_code
 from fedrecall.runs.ledger import unknown_reason
-from fedrecall.studies.cells import Slot
+from fedrecall.studies.cells import RunSlot
 from fedrecall.studies.progress import Progress
 
 pytestmark = pytest.mark.heavy
@@ -68,12 +68,12 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 @pytest.fixture
-def rounds(monkeypatch: pytest.MonkeyPatch) -> dict[Slot, int]:
+def rounds(monkeypatch: pytest.MonkeyPatch) -> dict[RunSlot, int]:
     """How far each run is, as the study's process is told."""
-    found: dict[Slot, int] = {}
+    found: dict[RunSlot, int] = {}
     real = Progress.seen
 
-    def seen(progress: Progress, slot: Slot, kind: str, what: Any) -> None:
+    def seen(progress: Progress, slot: RunSlot, kind: str, what: Any) -> None:
         real(progress, slot, kind, what)
         if kind == "round":
             found[slot] = what
@@ -82,7 +82,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> dict[Slot, int]:
     return found
 
 
-def both_are_under_way(rounds: dict[Slot, int]) -> bool:
+def both_are_under_way(rounds: dict[RunSlot, int]) -> bool:
     return len(rounds) == 2 and min(rounds.values()) > 10
 
 
@@ -156,7 +156,7 @@ def test_nodes_that_do_not_reach_the_folder_send_their_runs_back(
 
 
 def test_a_run_whose_node_dies_goes_on_elsewhere_with_the_same_bits(
-    fedrecall: Any, cluster: Any, on_ray: list[str], without: Any, rounds: dict[Slot, int]
+    fedrecall: Any, cluster: Any, on_ray: list[str], without: Any, rounds: dict[RunSlot, int]
 ) -> None:
     (node,) = cluster.worker_nodes
     with once(lambda: both_are_under_way(rounds), lambda: cluster.remove_node(node, allow_graceful=False)):
@@ -225,7 +225,7 @@ def test_a_run_of_code_of_the_users_that_is_sent_back_is_the_users_and_its_log_n
     run = Path("s/runs/all/seed-0").resolve()
     assert Path("s/runs/all/seed-0.failed").read_text() == "KeyError; see seed-0.log\n"
     assert f"fedrecall resume {run}\n" in Path("s/runs/all/seed-0.log").read_text()
-    assert unknown_reason(run, own_code(yaml.safe_load((run / "recipe.yaml").read_text()))) is None
+    assert unknown_reason(run, names_code(yaml.safe_load((run / "recipe.yaml").read_text()))) is None
 
 
 def test_data_that_a_node_has_not_fail_its_runs_in_a_sentence(

@@ -16,17 +16,17 @@ from click.testing import CliRunner
 
 from fedrecall.cli.reproduce import reproduce
 from fedrecall.errors import InputError
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.layers import load_recipe
 from fedrecall.report.intervals import welch_interval
 from fedrecall.report.wording import MINUS
 from fedrecall.runs.reader import RunRecord
-from fedrecall.studies.adopt import adopt
-from fedrecall.studies.design import load_design, shipped
+from fedrecall.studies.design import load_design, shipped_studies
 from fedrecall.studies.folder import StudyFolder
-from fedrecall.studies.narrow import narrowed
-from fedrecall.studies.published import source_of
+from fedrecall.studies.published import published_source
 from fedrecall.studies.published_table import published_tables
 from fedrecall.studies.reproduce import Reproduction
+from fedrecall.studies.reuse import reuse_finished_runs
+from fedrecall.studies.selection import select_runs
 
 # 97.5 % points of Student's t from a table, by degrees of freedom.
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
@@ -147,15 +147,13 @@ def test_a_shorter_version_is_marked_and_never_set_against_published_numbers(tmp
 
 def test_a_part_is_chosen_by_words() -> None:
     runs = Reproduction.of("table5").asked.runs
-    kept = narrowed(runs, ["dataset=cifar100", "lr=0.01,0.03", "objective=wsm", "seeds=1"])
+    kept = select_runs(runs, ["dataset=cifar100", "lr=0.01,0.03", "objective=wsm", "seeds=1"])
     assert [(run.recipe.local.lr, run.slot.seed) for run in kept] == [(0.03, 0), (0.01, 0)]
-    assert {run.slot.seed for run in narrowed(runs, ["seeds=0,2"])} == {0, 2}
-    with pytest.raises(
-        InputError, match=r"lr is 0\.2, which is not in this part of the study; there are: 0\.07, "
-    ):
-        narrowed(runs, ["lr=0.2"])
+    assert {run.slot.seed for run in select_runs(runs, ["seeds=0,2"])} == {0, 2}
+    with pytest.raises(InputError, match=r"lr is 0\.2, which is not in this part of the study; there are: 0\.07, "):
+        select_runs(runs, ["lr=0.2"])
     with pytest.raises(InputError, match="seeds is 7; up to 3, or some of 0, 1, 2, was expected"):
-        narrowed(runs, ["seeds=7"])
+        select_runs(runs, ["seeds=7"])
 
 
 def test_published_results_of_somebody_come_from_a_file(tmp_path: Path) -> None:
@@ -163,29 +161,29 @@ def test_published_results_of_somebody_come_from_a_file(tmp_path: Path) -> None:
     file.write_text(
         "# from somewhere\nobjective,local.lr,accuracy,sd,seeds\nwsm,0.05,0.7,0.01,5\ncross_entropy,,0.6,0.02,4\n"
     )
-    source = source_of(str(file))
+    source = published_source(str(file))
     recipes = [
-        load("demo", [f"objective={o}", f"local.lr={r}"]) for o in ("wsm", "cross_entropy") for r in (0.05, 0.1)
+        load_recipe("demo", [f"objective={o}", f"local.lr={r}"]) for o in ("wsm", "cross_entropy") for r in (0.05, 0.1)
     ]
     found = [(number.accuracy, number.seeds) if (number := source(recipe)) else None for recipe in recipes]
     assert found == [(0.7, 5), None, (0.6, 4), (0.6, 4)]
     file.write_text("objective,accuracy\nwsm,much\n")
     with pytest.raises(InputError, match=r"row 1 of .* has no numbers accuracy, sd and seeds"):
-        source_of(str(file))
+        published_source(str(file))
     with pytest.raises(InputError, match="cannot be read"):
-        source_of(str(tmp_path / "nothing.csv"))
+        published_source(str(tmp_path / "nothing.csv"))
 
 
 def test_what_a_study_beside_has_finished_is_taken_over(tmp_path: Path) -> None:
     keys = ("recipe", "objective", "local.lr")
     made(tmp_path / "table5", "table5", {("lenet-cifar10", "wsm", "0.01"): [0.6, 0.61, 0.62]}, keys)
     other, runs = StudyFolder.of(tmp_path / "table3", load_design("table3")), Reproduction.of("table3").asked.runs
-    adopted = adopt(other, runs)
+    adopted = reuse_finished_runs(other, runs)
     assert sorted((run.recipe.data["name"], run.recipe.local.lr, run.slot.seed) for run in adopted) == [
         ("cifar10", 0.01, seed) for seed in range(3)
     ]
     assert all(other.state(run.slot).kind == "finished" for run in adopted)
-    assert adopt(other, runs) == []
+    assert reuse_finished_runs(other, runs) == []
 
 
 def test_unknown_things_and_wrong_parts_are_sentences() -> None:
@@ -246,9 +244,7 @@ def test_a_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Monk
 
     # Its small records alone are enough: nothing is trained again.
     records = tmp_path / "records"
-    shutil.copytree(
-        path, records, ignore=shutil.ignore_patterns("checkpoints", "clients", "*.safetensors", "lock")
-    )
+    shutil.copytree(path, records, ignore=shutil.ignore_patterns("checkpoints", "clients", "*.safetensors", "lock"))
     before = {file: file.read_bytes() for file in records.rglob("metrics.jsonl")}
     again = json.loads(CliRunner().invoke(reproduce, ["tiny.yaml", "--out", str(records), "--json"]).output)
     assert (again["done"], again["seconds"]) == (8, 0)
@@ -278,16 +274,12 @@ def test_figures_are_drawn_of_shorter_versions(tmp_path: Path, monkeypatch: pyte
         "recipe: demo\ngrid: {partition.alpha: [0.1, 10.0]}\nseeds: 1\nfigures: [class-shares]\n"
     )
     found = json.loads(CliRunner().invoke(reproduce, ["parts.yaml", "--json"]).output)
-    assert [Path(path).name for path in found["figures"]] == [
-        f"class-shares.{kind}" for kind in ("png", "svg", "pdf")
-    ]
+    assert [Path(path).name for path in found["figures"]] == [f"class-shares.{kind}" for kind in ("png", "svg", "pdf")]
 
 
 @pytest.mark.slow
 @pytest.mark.real_data
-def test_the_example_of_the_help_is_planned_on_real_cifar10(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_of_the_help_is_planned_on_real_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = str(reproduce.epilog).split()[3:]  # Example: fedrecall reproduce ..
     planned = json.loads(CliRunner().invoke(reproduce, [*words, "--json"]).output)
@@ -307,8 +299,8 @@ def test_table_3_is_planned_on_real_cifar10(tmp_path: Path, monkeypatch: pytest.
 
 def test_every_study_that_comes_along_can_be_named() -> None:
     assert {"table1", "table2", "table3", "table4", "table5", "fig-forgetting", "fig-convergence"} <= set(
-        shipped()
+        shipped_studies()
     )
     assert {"fig-ablation-alpha", "fig-ablation-fraction", "fig-ablation-steps", "fig-partitions"} <= set(
-        shipped()
+        shipped_studies()
     )

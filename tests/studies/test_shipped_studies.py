@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedrecall.recipe.layers import load, put_value
+from fedrecall.recipe.layers import load_recipe, set_value
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.report.paper_results import published, rows
 from fedrecall.studies.design import dotted
@@ -47,8 +47,8 @@ def recipe_of(cell: dict[str, Any]) -> Recipe:
     tree: dict[str, Any] = {}
     for key, value in cell.items():
         if key != "recipe":
-            put_value(tree, key.split("."), value, key)
-    return load(cell["recipe"], extra=tree)
+            set_value(tree, key.split("."), value, key)
+    return load_recipe(cell["recipe"], extra=tree)
 
 
 def test_every_table_and_figure_has_its_study() -> None:

@@ -13,13 +13,13 @@ import yaml
 
 from fedrecall.errors import InputError
 from fedrecall.studies.cells import cells_of, plan
-from fedrecall.studies.choice import choose
 from fedrecall.studies.compare import compare
 from fedrecall.studies.design import Design, load_design
 from fedrecall.studies.folder import StudyFolder
 from fedrecall.studies.sweep import Study
 from fedrecall.studies.table import StudyTable, study_table
-from fedrecall.studies.table_texts import as_csv, as_latex, as_markdown
+from fedrecall.studies.table_texts import study_csv, study_latex, study_markdown
+from fedrecall.studies.tuning import choose_by_validation
 
 T_2 = 4.303  # the 97.5 % point of Student's t with 2 degrees of freedom, from a table
 
@@ -92,14 +92,14 @@ def test_an_option_is_chosen_on_validation_data_where_test_data_would_choose_oth
     found = [(line["objective"], line["local.lr"], line["final_accuracy"]) for line in table.records()]
     assert found == [("cross_entropy", 0.2, pytest.approx(0.35)), ("wsm", 0.1, pytest.approx(0.5))]
     assert table.records()[1]["difference"] == pytest.approx(0.15)  # to the chosen baseline
-    assert "rate (chosen)" in as_markdown(table)
+    assert "rate (chosen)" in study_markdown(table)
     assert any("0.1, 0.2" in note and "test data had no say" in note for note in table.notes)
 
 
 def test_a_value_with_a_run_that_diverged_is_not_chosen(tmp_path: Path) -> None:
     cells = cells_of(load_design("demo", {"local.lr": [0.1, 0.2, 0.3]}, seeds=2))
     scores = dict(zip((cell.name for cell in cells), ([0.3, 0.3], [0.9, None], [0.4, 0.2])))
-    assert [cell.settings["local.lr"] for cell in choose(cells, ["local.lr"], scores)] == [0.1]
+    assert [cell.settings["local.lr"] for cell in choose_by_validation(cells, ["local.lr"], scores)] == [0.1]
 
 
 def test_cells_that_did_not_end_say_so_and_the_others_stand(tmp_path: Path) -> None:
@@ -118,13 +118,11 @@ def test_the_texts_have_the_same_numbers(tmp_path: Path) -> None:
     numbers = {("cross_entropy", 0.1): PLAIN, ("wsm", 0.1): WSM}
     design = study(tmp_path / "s", numbers, baseline={"objective": "cross_entropy"})
     table = table_of(tmp_path / "s", design)
-    lines = list(csv.DictReader(io.StringIO(as_csv(table))))
+    lines = list(csv.DictReader(io.StringIO(study_csv(table))))
     assert [float(line["final_accuracy"]) for line in lines] == [0.5, 0.58]
-    assert "| WSM | 3 | 58.0 ± 10.6 | 70.0 ± 0.0 | +10.0 ± 0.0 | +8.0 | +3.0 to +13.0 | 3/3 |" in as_markdown(
-        table
-    )
-    assert r"cross entropy & 3 & 50.0 $\pm$ 9.2 & 50.0 $\pm$ 10.0" in as_latex(table)
-    assert as_latex(table).count(r"\\") == 3
+    assert "| WSM | 3 | 58.0 ± 10.6 | 70.0 ± 0.0 | +10.0 ± 0.0 | +8.0 | +3.0 to +13.0 | 3/3 |" in study_markdown(table)
+    assert r"cross entropy & 3 & 50.0 $\pm$ 9.2 & 50.0 $\pm$ 10.0" in study_latex(table)
+    assert study_latex(table).count(r"\\") == 3
 
 
 def test_another_study_in_the_folder_is_refused_with_the_difference(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fedrecall.algorithms.fedyogi import FedYogi
 from fedrecall.algorithms.gma import GMA
 from fedrecall.algorithms.moon import Moon
 from fedrecall.algorithms.scaffold import Scaffold
-from fedrecall.components import Section
+from fedrecall.config.components import Section
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,

@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm, Population, Totals
-from fedrecall.options import Rate, Scale
-from fedrecall.vector import Tensors
+from fedrecall.config.options import Rate, Scale
+from fedrecall.core.vector import Tensors
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

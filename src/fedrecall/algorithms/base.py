@@ -9,8 +9,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedrecall.algorithms.context import ClientUpdate, ServerContext
+from fedrecall.core.vector import Tensors, TensorSlot
 from fedrecall.optimisers import SGD, Optimiser
-from fedrecall.vector import Slot, Tensors
 
 Finished = tuple[Tensors, Tensors]  # the tensors that a client sends, and its new state
 Totals = dict[str, float]  # the sum of the clients' weights for each sent tensor
@@ -83,7 +83,7 @@ class Algorithm:
         cls.sends_models = cls.finish is Algorithm.finish
         cls.personal = cls.model_for is not Algorithm.model_for
 
-    def for_model(self, slots: Sequence[Slot]) -> Algorithm:
+    def for_model(self, slots: Sequence[TensorSlot]) -> Algorithm:
         """Return the algorithm for a model whose parameters occupy `slots` of the flat vector."""
         return self
 
@@ -137,9 +137,7 @@ class Algorithm:
         """
         return {"w": sums["w"] / totals["w"]}
 
-    def aggregate_updates(
-        self, server: Tensors, updates: Sequence[ClientUpdate], context: ServerContext
-    ) -> Tensors:
+    def aggregate_updates(self, server: Tensors, updates: Sequence[ClientUpdate], context: ServerContext) -> Tensors:
         """Return the server's new state from the single updates, if `needs` names "clients"."""
         raise NotImplementedError
 

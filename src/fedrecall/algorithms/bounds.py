@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
-from fedrecall.vector import Tensors
+from fedrecall.core.vector import Tensors
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from fedrecall.vector import FlatModel, Tensors
+from fedrecall.core.vector import FlatModel, Tensors
 
 
 class ClientUpdate(Protocol):

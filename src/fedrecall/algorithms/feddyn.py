@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
-from fedrecall.options import Scale
-from fedrecall.vector import Tensors
+from fedrecall.config.options import Scale
+from fedrecall.core.vector import Tensors
 
 
 @dataclass(frozen=True)

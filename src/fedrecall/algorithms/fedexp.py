@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
-from fedrecall.options import Scale
-from fedrecall.vector import Tensors
+from fedrecall.config.options import Scale
+from fedrecall.core.vector import Tensors
 
 
 @dataclass(frozen=True)

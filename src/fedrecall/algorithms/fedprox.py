@@ -8,8 +8,8 @@ from typing import Annotated
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm
-from fedrecall.options import Rate
-from fedrecall.vector import Tensors
+from fedrecall.config.options import Rate
+from fedrecall.core.vector import Tensors
 
 
 @dataclass(frozen=True)

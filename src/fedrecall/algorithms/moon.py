@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps
-from fedrecall.options import Rate, Scale
-from fedrecall.vector import Tensors
+from fedrecall.config.options import Rate, Scale
+from fedrecall.core.vector import Tensors
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from torch import Tensor, zeros_like
 
 from fedrecall.algorithms.base import Algorithm, Finished, LocalSteps, Population, Totals
-from fedrecall.options import Rate
-from fedrecall.vector import Tensors
+from fedrecall.config.options import Rate
+from fedrecall.core.vector import Tensors
 
 
 @dataclass(frozen=True)

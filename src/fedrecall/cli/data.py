@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedrecall.cli.options import json_option, quiet_option, say
+from fedrecall.cli.options import json_option, print_escaped, quiet_option
 from fedrecall.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ def list_data(folder: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"folder": str(data_root(folder)), "data": described}))
         return
     Console().print(data_table(described))
-    say(f"folder: {data_root(folder)}")
+    print_escaped(f"folder: {data_root(folder)}")
     for line in described:
         if line["state"].startswith("damaged"):
-            say(f"{line['name']} is {line['state']}")
+            print_escaped(f"{line['name']} is {line['state']}")
 
 
 @data.command("fetch", epilog="Example: fedrecall data fetch cifar10 --to ~/data")
@@ -64,7 +64,7 @@ def fetch_data(name: str, to: str | None, quiet: bool, as_json: bool) -> None:
     from fedrecall.data.catalogue import find, obtain
 
     place = obtain(find(name), to, progress=not (quiet or as_json))
-    say(json.dumps({"name": name, "folder": str(place), "state": "here"}) if as_json else str(place))
+    print_escaped(json.dumps({"name": name, "folder": str(place), "state": "here"}) if as_json else str(place))
 
 
 @data.command("verify", epilog="Example: fedrecall data verify cifar10")
@@ -82,7 +82,7 @@ def verify_data(names: tuple[str, ...], folder: str | None, as_json: bool) -> No
         click.echo(json.dumps(states))
     else:
         for name, found in states.items():
-            say(f"{name:14} {found.partition(':')[0]}")
+            print_escaped(f"{name:14} {found.partition(':')[0]}")
     wrong = [f"{name} is {found}" for name, found in states.items() if found.startswith("damaged")]
     # Without names, a missing data set is no error: nobody requested it.
     wrong += [f"{name} is not in {data_root(folder)}." for name in names if states[name] == "missing"]

@@ -39,14 +39,14 @@ def demo(
 
     KEY=VALUE overrides a setting of the recipe `demo`.
     """
+    from fedrecall.api.execute import execute, load_federation
+    from fedrecall.api.pairing import check_is_wsm, plan_both, with_both_objectives
     from fedrecall.cli.output import show_results
-    from fedrecall.front.execute import execute, load_federation
-    from fedrecall.front.pairing import check_is_wsm, plan_both, with_both_objectives
-    from fedrecall.recipe.layers import load
-    from fedrecall.recipe.names import titles
+    from fedrecall.recipe.display_titles import titles
+    from fedrecall.recipe.layers import load_recipe
     from fedrecall.simulation.experiment import build
 
-    recipe = load("demo", words_of(settings), {"execution": execution})
+    recipe = load_recipe("demo", words_of(settings), {"execution": execution})
     # Both runs have the same partition, initial weights and sampled clients.
     federation = load_federation(recipe)
     check_is_wsm(recipe, "the demo", "; for others: fedrecall run demo objective=NAME")

@@ -15,21 +15,21 @@ from fedrecall.cli.options import (
     execution_options,
     json_option,
     out_option,
+    print_escaped,
     quiet_option,
-    say,
     settings_argument,
     trust_option,
     words_of,
 )
 from fedrecall.errors import InputError
-from fedrecall.recipe.files import Tree, shipped
+from fedrecall.recipe.files import Tree, shipped_recipes
 from fedrecall.runs import files
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedrecall.front.diagnose import Start
-    from fedrecall.front.diagnosis import Diagnosis
+    from fedrecall.api.diagnose import StartingPoint
+    from fedrecall.api.diagnosis import Diagnosis
     from fedrecall.recipe.recipe import Recipe
     from fedrecall.runs.reader import RunRecord
 
@@ -76,13 +76,13 @@ def diagnose(
     file; it or the settings name your data and model: data=npz data.path=my.npz model=mymodel:net. One round is
     trained with cross-entropy and one with WSM, from the same weights.
     """
-    from fedrecall.front.diagnose import examine, given, refuse_fixed
-    from fedrecall.front.execute import load_federation
-    from fedrecall.front.pairing import check_is_wsm
-    from fedrecall.front.run_recipe import load_run_recipe
+    from fedrecall.api.diagnose import examine, refuse_fixed, start_from_weights
+    from fedrecall.api.execute import load_federation
+    from fedrecall.api.pairing import check_is_wsm
+    from fedrecall.api.run_recipe import load_run_recipe
     from fedrecall.objectives import WSM
     from fedrecall.recipe.layers import from_words
-    from fedrecall.recipe.layers import load as load_recipe
+    from fedrecall.recipe.layers import load_recipe as load_recipe
 
     words = words_of(settings)
     typed = from_words(words)
@@ -94,7 +94,7 @@ def diagnose(
     if "objective" in typed:
         check_is_wsm(recipe, "a diagnosis")
     objective = recipe.create("objective") if recipe.objective["name"] == "wsm" else WSM()
-    start = given(weights) if weights else start_of(run, recipe)
+    start = start_from_weights(weights) if weights else start_of(run, recipe)
     if run and not {"data", "partition"} & set(typed):
         start = replace(start, partition=run.card.get("digest"))
     federation = load_federation(recipe)
@@ -109,15 +109,15 @@ def diagnose(
 
 def run_at(source: str) -> RunRecord | None:
     """Return the run in the folder `source`; None if `source` is a recipe."""
-    from fedrecall.runs.reader import is_run, load, runs_in
+    from fedrecall.runs.reader import is_run, load_run, runs_in
 
     folder = Path(source)
-    if source in shipped() or not folder.is_dir():
+    if source in shipped_recipes() or not folder.is_dir():
         return None
     inside = [path.name for path in runs_in(folder)]
     if inside and not is_run(folder):
         raise InputError(f"the folder {source!r} holds several runs; choose one: {', '.join(inside)}")
-    return load(folder)
+    return load_run(folder)
 
 
 def refuse_python(recipe: Recipe, source: str) -> None:
@@ -131,22 +131,20 @@ def refuse_python(recipe: Recipe, source: str) -> None:
             )
 
 
-def start_of(run: RunRecord | None, recipe: Recipe) -> Start:
+def start_of(run: RunRecord | None, recipe: Recipe) -> StartingPoint:
     """Return the final weights of the run; without a run, an untrained start."""
-    from fedrecall.front.diagnose import Start
+    from fedrecall.api.diagnose import StartingPoint
     from fedrecall.models.weights import read_weights
 
     if run is None:
-        return Start("a new model", untrained=True)
+        return StartingPoint("a new model", untrained=True)
     path = run.path / files.MODEL
     if not path.is_file():
         reason = "it is not finished, or the file was deleted"
         if recipe.algorithm["name"] == "local_only":
             reason = "with algorithm 'local_only' every client has its own"
-        raise InputError(
-            f"the run {str(run.path)!r} has no model.safetensors: {reason}; give weights with --weights"
-        )
-    return Start(f"the model of {str(run.path)!r}", read_weights(path), of_run=True)
+        raise InputError(f"the run {str(run.path)!r} has no model.safetensors: {reason}; give weights with --weights")
+    return StartingPoint(f"the model of {str(run.path)!r}", read_weights(path), of_run=True)
 
 
 def show(diagnosis: Diagnosis, *, as_json: bool) -> None:
@@ -155,19 +153,19 @@ def show(diagnosis: Diagnosis, *, as_json: bool) -> None:
         click.echo(json.dumps(diagnosis.tree()))
         return
     for sentence in diagnosis.sentences:
-        say(f"{sentence}\n")
+        print_escaped(f"{sentence}\n")
     from rich.console import Console
 
     Console().print(table(diagnosis))
     for note in diagnosis.notes:
-        say(f"note: {note}")
-    say(str(diagnosis.report))
+        print_escaped(f"note: {note}")
+    print_escaped(str(diagnosis.report))
 
 
 def table(diagnosis: Diagnosis) -> Table:
     from rich.table import Table
 
-    from fedrecall.front.diagnosis import HEAD
+    from fedrecall.api.diagnosis import HEAD
 
     shown = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for title in HEAD:

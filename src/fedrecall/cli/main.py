@@ -20,7 +20,7 @@ from fedrecall.cli.data import data
 from fedrecall.cli.demo import demo
 from fedrecall.cli.diagnose import diagnose
 from fedrecall.cli.flower import flower
-from fedrecall.cli.options import say
+from fedrecall.cli.options import print_escaped
 from fedrecall.cli.partition import partition
 from fedrecall.cli.recipes import recipes
 from fedrecall.cli.replay import replay
@@ -78,7 +78,7 @@ def fail(message: str) -> NoReturn:
     shown = printable(" ".join(message.split()))
     if len(shown) > LONGEST:
         shown = f"{shown[: LONGEST // 2]} .. {shown[-LONGEST // 2 :]}"
-    say(f"fedrecall: error: {shown}", err=True)
+    print_escaped(f"fedrecall: error: {shown}", err=True)
     raise SystemExit(2)
 
 
@@ -111,10 +111,10 @@ def main() -> None:
     except InputError as error:
         fail(str(error))
     except DivergedError as error:
-        say(f"fedrecall: diverged: {error}", err=True)
+        print_escaped(f"fedrecall: diverged: {error}", err=True)
         raise SystemExit(3) from None
     except ClientError as error:
-        say("\n".join([f"fedrecall: {error}", *getattr(error, "__notes__", ())]), err=True)
+        print_escaped("\n".join([f"fedrecall: {error}", *getattr(error, "__notes__", ())]), err=True)
         raise SystemExit(1) from None
     except click.UsageError as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -129,7 +129,7 @@ def main() -> None:
         reason = stop.__cause__ if isinstance(stop, click.Abort) else stop  # click raises Abort in its place
         if isinstance(reason, EOFError):
             fail_with_traceback(reason)
-        say(f"fedrecall: {reason if isinstance(reason, Interrupted) else 'stopped'}", err=True)
+        print_escaped(f"fedrecall: {reason if isinstance(reason, Interrupted) else 'stopped'}", err=True)
         raise SystemExit(130) from None
     except Exception as error:
         fail_by_system(error)
@@ -138,7 +138,7 @@ def main() -> None:
 
 def fail_with_traceback(error: BaseException) -> NoReturn:
     """Print the user's part of the traceback and exit with code 1."""
-    say(their_traceback(error).rstrip("\n"), err=True)
+    print_escaped(their_traceback(error).rstrip("\n"), err=True)
     raise SystemExit(1) from None
 
 
@@ -165,9 +165,9 @@ def show_note(
 ) -> None:
     """Print a `Note` as one line, and other warnings in Python's format."""
     if issubclass(category, Note):
-        say(f"note: {message}", err=True)
+        print_escaped(f"note: {message}", err=True)
     else:
-        say(warnings.formatwarning(message, category, filename, lineno, line).rstrip("\n"), err=True)
+        print_escaped(warnings.formatwarning(message, category, filename, lineno, line).rstrip("\n"), err=True)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from fedrecall.display import printable_lines
 from fedrecall.errors import InputError
-from fedrecall.recipe.files import shipped
+from fedrecall.recipe.files import shipped_recipes
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -21,7 +21,7 @@ OPEN = {"ignore_unknown_options": True}
 
 def complete_recipe(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
     """Return the shipped recipes whose names begin with `typed`; if there are none, complete files."""
-    names = [CompletionItem(name) for name in shipped() if name.startswith(typed)]
+    names = [CompletionItem(name) for name in shipped_recipes() if name.startswith(typed)]
     return names or [CompletionItem(typed, type="file")]
 
 
@@ -44,7 +44,7 @@ jobs_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
-def say(text: str, *, err: bool = False) -> None:
+def print_escaped(text: str, *, err: bool = False) -> None:
     """Print a text, with control characters escaped: names and values from files may contain them."""
     click.echo(printable_lines(text), err=err)
 

@@ -15,9 +15,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedrecall.cli.options import say
+from fedrecall.cli.options import print_escaped
 from fedrecall.display import printable
-from fedrecall.report.judges import balanced, word_on_priors
+from fedrecall.report.prior_remarks import balanced, prior_remark
 from fedrecall.report.text_table import TextTable
 
 COLOURS = [
@@ -42,16 +42,16 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path | None
     if as_json:
         click.echo(json.dumps({"report": None if report is None else str(report), "runs": summaries}))
         return
-    Console().print(result_table(summaries))
+    Console().print(summary_table(summaries))
     for name, summary in summaries.items():
         for warning in summary["warnings"]:
-            say(f"note: {name}: {warning}")
+            print_escaped(f"note: {name}: {warning}")
     for advice in dict.fromkeys(summary["advice"] for summary in summaries.values() if summary.get("advice")):
-        say(f"note: {advice}")
+        print_escaped(f"note: {advice}")
     engines = dict.fromkeys(engine_of(summary) for summary in summaries.values())
-    say(f"engine (workers): {', '.join(engines)}")
+    print_escaped(f"engine (workers): {', '.join(engines)}")
     if report is not None:
-        say(str(report))
+        print_escaped(str(report))
 
 
 def engine_of(summary: Mapping[str, Any]) -> str:
@@ -59,7 +59,7 @@ def engine_of(summary: Mapping[str, Any]) -> str:
     return f"{summary['engine']} ({summary['workers']})" + ("" if device == "cpu" else f" on {device}")
 
 
-def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
+def summary_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return a table of results with one line per run."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("method")
@@ -81,7 +81,7 @@ def result_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     if meanings:
         words = [f"final accuracy: {'; '.join(meanings)}"]
         if both:
-            words.append(word_on_priors({name: summary["meant_for"] for name, summary in summaries.items()}))
+            words.append(prior_remark({name: summary["meant_for"] for name, summary in summaries.items()}))
         table.caption = "\n".join(words)
         table.caption_justify = "left"
     return table
@@ -95,16 +95,16 @@ def show_table(table: TextTable) -> None:
     if console.is_terminal and sum(widths) + len(gap) * (len(widths) - 1) > console.width:
         for row in lines[1:]:
             pairs = [f"{title}: {text}" for title, text in zip(lines[0], row)]
-            say("\n  ".join(pairs))
+            print_escaped("\n  ".join(pairs))
     else:
         for line in lines:
             cells = [
                 text.ljust(width) if place < table.words else text.rjust(width)
                 for place, (text, width) in enumerate(zip(line, widths))
             ]
-            say(gap.join(cells).rstrip())
+            print_escaped(gap.join(cells).rstrip())
     for note in table.notes:
-        say(note)
+        print_escaped(note)
 
 
 def final_accuracy(summary: Mapping[str, Any]) -> str:
@@ -112,9 +112,7 @@ def final_accuracy(summary: Mapping[str, Any]) -> str:
     if "kept_round" in summary:
         return f"test accuracy of the model that is kept, of round {summary['kept_round']}"
     rounds = summary["final_accuracy_rounds"]
-    return (
-        f"mean test accuracy over the last {rounds} rounds" if rounds != 1 else "test accuracy of the last round"
-    )
+    return f"mean test accuracy over the last {rounds} rounds" if rounds != 1 else "test accuracy of the last round"
 
 
 def format_number(value: float | None, *, signed: bool = False) -> str:
@@ -127,15 +125,15 @@ def card_table(card: Mapping[str, Any]) -> Table:
     """Return a partition's card as a table with one line per key."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
     for key, value in card.items():
-        table.add_row(key.replace("_", " "), Text(printable(in_words(value))))
+        table.add_row(key.replace("_", " "), Text(printable(cell_text(value))))
     return table
 
 
-def in_words(value: Any) -> str:
+def cell_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {in_words(inner)}" for key, inner in value.items())
+        return ", ".join(f"{key} {cell_text(inner)}" for key, inner in value.items())
     if isinstance(value, list):
-        return "[" + ", ".join(map(in_words, value)) + "]"
+        return "[" + ", ".join(map(cell_text, value)) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -146,9 +144,7 @@ def share_bars(counts: np.ndarray, class_names: Sequence[str]) -> RenderableType
         edges = np.round(np.concatenate([[0], np.cumsum(row)]) / max(row.sum(), 1) * BAR_WIDTH).astype(int)
         line = Text(f"client {client:3d}  ")
         for c, (start, stop) in enumerate(itertools.pairwise(edges)):
-            line.append(
-                SYMBOLS[c % len(SYMBOLS)] * int(stop - start), style=f"black on {COLOURS[c % len(COLOURS)]}"
-            )
+            line.append(SYMBOLS[c % len(SYMBOLS)] * int(stop - start), style=f"black on {COLOURS[c % len(COLOURS)]}")
         lines.append(line.append(f"  {int(row.sum())}"))
     if len(counts) > MOST_CLIENTS:
         lines.append(Text(f"... and {len(counts) - MOST_CLIENTS} more"))

@@ -12,8 +12,8 @@ from fedrecall.cli.options import (
     data_option,
     json_option,
     out_option,
+    print_escaped,
     recipe_argument,
-    say,
     settings_argument,
     words_of,
 )
@@ -21,9 +21,7 @@ from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
 
 
-@click.command(
-    context_settings=OPEN, epilog="Example: fedrecall partition demo partition.alpha=0.5 --out my-partition"
-)
+@click.command(context_settings=OPEN, epilog="Example: fedrecall partition demo partition.alpha=0.5 --out my-partition")
 @recipe_argument
 @settings_argument
 @out_option
@@ -40,15 +38,15 @@ def partition(
     """
     from rich.console import Console
 
+    from fedrecall.api.execute import load_federation
     from fedrecall.cli.output import card_table, share_bars
     from fedrecall.data.card import card
     from fedrecall.data.export import export_clients
-    from fedrecall.front.execute import load_federation
-    from fedrecall.recipe.layers import load
+    from fedrecall.recipe.layers import load_recipe
     from fedrecall.report.figures.partition_picture import draw_partition
     from fedrecall.runs.folder import RunFolder, explain_folder_errors
 
-    loaded = load(recipe, words_of(settings), {"execution": execution})
+    loaded = load_recipe(recipe, words_of(settings), {"execution": execution})
     federation = load_federation(loaded)
     described = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
     counts = federation.training_counts()
@@ -72,4 +70,4 @@ def partition(
     console = Console()
     console.print(card_table(described))
     console.print(share_bars(counts, federation.class_names))
-    say(str(picture))
+    print_escaped(str(picture))

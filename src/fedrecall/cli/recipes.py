@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from fedrecall.cli.options import OPEN, recipe_argument, say, settings_argument, words_of
+from fedrecall.cli.options import OPEN, print_escaped, recipe_argument, settings_argument, words_of
 from fedrecall.errors import InputError, nearest
-from fedrecall.recipe.files import place_of, shipped, text_of
+from fedrecall.recipe.files import place_of, shipped_recipes, text_of
 
 
 @click.group(invoke_without_command=True)
@@ -22,10 +22,10 @@ def recipes(context: click.Context) -> None:
 @recipes.command("list")
 def list_recipes() -> None:
     """List the shipped recipes, one per line."""
-    known = shipped()
+    known = shipped_recipes()
     for name, path in known.items():
         first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
-        say(f"{name:{max(map(len, known))}}  {first}")
+        print_escaped(f"{name:{max(map(len, known))}}  {first}")
 
 
 @recipes.command("show", context_settings=OPEN)
@@ -34,17 +34,17 @@ def list_recipes() -> None:
 @click.option("--defaults", is_flag=True, help="Every key there is, with its default and its meaning.")
 def show_recipe(recipe: str | None, settings: tuple[str, ...], defaults: bool) -> None:
     """Print RECIPE with every key spelled out, after its file as a comment."""
-    from fedrecall.recipe.layers import load
+    from fedrecall.recipe.layers import load_recipe
     from fedrecall.recipe.reference import reference
 
     if defaults:
-        say(reference())
+        print_escaped(reference())
     elif recipe is None:
-        raise InputError(f"a recipe's name is missing; {nearest('', shipped())}")
+        raise InputError(f"a recipe's name is missing; {nearest('', shipped_recipes())}")
     else:
-        loaded = load(recipe, words_of(settings))
-        say("\n".join(f"# {line}".rstrip() for line in text_of(place_of(recipe)).splitlines()))
-        say("#\n# This comes to:")
+        loaded = load_recipe(recipe, words_of(settings))
+        print_escaped("\n".join(f"# {line}".rstrip() for line in text_of(place_of(recipe)).splitlines()))
+        print_escaped("#\n# This comes to:")
         click.echo(loaded.yaml(), nl=False)
 
 
@@ -53,7 +53,7 @@ def show_recipe(recipe: str | None, settings: tuple[str, ...], defaults: bool) -
 @click.argument("target", required=False, type=click.Path(path_type=Path))
 def copy_recipe(recipe: str, target: Path | None) -> None:
     """Copy the shipped RECIPE to TARGET (default: RECIPE.yaml) for editing."""
-    known = shipped()
+    known = shipped_recipes()
     if recipe not in known:
         raise InputError(f"there is no shipped recipe {recipe!r}; {nearest(recipe, known)}")
     target = target or Path(f"{recipe}.yaml")
@@ -65,4 +65,4 @@ def copy_recipe(recipe: str, target: Path | None) -> None:
         target.write_text(known[recipe].read_text(encoding="utf-8"), encoding="utf-8")
     except OSError as error:
         raise InputError(f"the file {str(target)!r} cannot be written: {error.strerror}") from None
-    say(str(target))
+    print_escaped(str(target))

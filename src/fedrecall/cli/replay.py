@@ -12,8 +12,8 @@ from fedrecall.cli.options import (
     data_option,
     device_option,
     json_option,
+    print_escaped,
     quiet_option,
-    say,
     trust_option,
 )
 from fedrecall.recipe.files import Tree
@@ -43,9 +43,9 @@ def replay(
 
     The replay starts from the newest checkpoint before the round and changes nothing in the folder RUN.
     """
-    from fedrecall.front.callbacks import Watching
-    from fedrecall.front.execute import load_federation
-    from fedrecall.front.run_recipe import load_run_recipe
+    from fedrecall.api.callbacks import Watching
+    from fedrecall.api.execute import load_federation
+    from fedrecall.api.run_recipe import load_run_recipe
     from fedrecall.runs.folder import RunFolder
     from fedrecall.simulation.experiment import build
     from fedrecall.simulation.progress import ProgressLine
@@ -62,4 +62,4 @@ def replay(
         return
     text = f"client {client} in round {round_}: loss {replayed.loss:.6g}, {replayed.steps} steps"
     norm = "" if replayed.update_norm is None else f", update norm {replayed.update_norm:.6g}"
-    say(text + norm)
+    print_escaped(text + norm)

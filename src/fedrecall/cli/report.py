@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fedrecall.cli.options import json_option, say
+from fedrecall.cli.options import json_option, print_escaped
 from fedrecall.errors import InputError
 from fedrecall.runs import files
 
@@ -30,15 +30,15 @@ def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str 
 
     RUN is the folder of a run or of several runs. Runs that differ only in their seeds are one method.
     """
-    from fedrecall.recipe.names import titles
-    from fedrecall.report.comparison import group
+    from fedrecall.recipe.display_titles import titles
+    from fedrecall.report.comparison import group_methods
     from fedrecall.report.page import write_page
-    from fedrecall.runs.reader import find_runs, load
+    from fedrecall.runs.reader import find_runs, load_run
 
-    wanted = _numbers(rounds) if rounds else ()
+    wanted = _round_numbers(rounds) if rounds else ()
     if wanted and not figures:
         raise InputError(f"--rounds is {rounds!r}, but it is for the figures: say --figures too")
-    methods = group([load(path) for path in find_runs(list(runs))], titles())
+    methods = group_methods([load_run(path) for path in find_runs(list(runs))], titles())
     page = write_page(methods, _page_path(runs, out))
     written: list[Path] = []
     if figures:
@@ -49,8 +49,8 @@ def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str 
         click.echo(json.dumps({"report": str(page), "figures": [str(path) for path in written]}))
         return
     for path in written:
-        say(str(path))
-    say(str(page))
+        print_escaped(str(path))
+    print_escaped(str(page))
 
 
 def _page_path(runs: tuple[Path, ...], out: Path | None) -> Path:
@@ -59,7 +59,7 @@ def _page_path(runs: tuple[Path, ...], out: Path | None) -> Path:
     return out if out.suffix.lower() in (".html", ".htm") and not out.is_dir() else out / files.REPORT
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _round_numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in text.split(","))
     except ValueError:

@@ -14,14 +14,14 @@ from fedrecall.cli.options import (
     jobs_option,
     json_option,
     out_option,
+    print_escaped,
     quiet_option,
-    say,
     words_of,
 )
 from fedrecall.recipe.files import Tree
 
 if TYPE_CHECKING:
-    from fedrecall.studies.reproduce import Plan, Reproduction
+    from fedrecall.studies.reproduce import Reproduction, ReproductionPlan
 
 
 @click.command(
@@ -57,26 +57,26 @@ def reproduce(
     not done yet and shows the table or figure. KEY=V1,V2 selects a part by dataset, lr, norm, alpha, seeds, or any
     key of the recipe. The same command resumes a stopped reproduction.
     """
-    from fedrecall.studies.design import shipped
+    from fedrecall.studies.design import shipped_studies
     from fedrecall.studies.reproduce import Reproduction
 
     results = []
-    for name in shipped() if what == "all" else [what]:
+    for name in shipped_studies() if what == "all" else [what]:
         inside = out / name if out is not None and what == "all" else out
         made = Reproduction.of(name, words_of(part), rounds=rounds, out=inside, jobs=jobs, execution=execution)
         plan = made.plan()
         if not as_json:
-            show_plan(plan)
+            show_reproduction_plan(plan)
         result = {"what": name, **plan_values(plan)}
         if not dry_run:
-            study = made.carry_out(quiet=quiet or as_json)
+            study = made.execute(quiet=quiet or as_json)
             result |= show_result(made, study.path, made.draw(study), as_json=as_json)
         results.append(result)
     if as_json:
         click.echo(json.dumps(results if what == "all" else results[0]))
 
 
-def plan_values(plan: Plan) -> dict[str, Any]:
+def plan_values(plan: ReproductionPlan) -> dict[str, Any]:
     return {
         "path": str(plan.folder.path),
         "runs": len(plan.states),
@@ -86,14 +86,14 @@ def plan_values(plan: Plan) -> dict[str, Any]:
     }
 
 
-def show_plan(plan: Plan) -> None:
+def show_reproduction_plan(plan: ReproductionPlan) -> None:
     """Print the cost of each kind of run that is left, then the progress and the total cost."""
     from fedrecall.report.tables import duration
 
     design, asked = plan.reproduction.asked.design, plan.reproduction.asked
-    say(f"{plan.reproduction.name}: {design.about}" if design.about else plan.reproduction.name)
+    print_escaped(f"{plan.reproduction.name}: {design.about}" if design.about else plan.reproduction.name)
     if not plan.reproduction.trains:
-        say(f"{len(plan.states)} partitions, nothing is trained; {plan.folder.path}")
+        print_escaped(f"{len(plan.states)} partitions, nothing is trained; {plan.folder.path}")
         return
     kinds: dict[tuple[str, float], int] = {}
     for run, cost in plan.costs.items():
@@ -101,11 +101,11 @@ def show_plan(plan: Plan) -> None:
         words = f"{recipe.model['name']} on {recipe.data['name']}, {recipe.rounds} rounds"
         kinds[words, cost.seconds] = kinds.get((words, cost.seconds), 0) + 1
     for (words, seconds), count in kinds.items():
-        say(f"  {count} x {words}: about {duration(seconds)} each")
+        print_escaped(f"  {count} x {words}: about {duration(seconds)} each")
     rest = "nothing is left to run"
     if plan.costs:
         rest = f"about {duration(plan.seconds)} with {asked.jobs} at once, {plan.bytes / 1e6:,.0f} MB"
-    say(f"{len(plan.states)} runs, {plan.done} done; {rest}; {plan.folder.path}")
+    print_escaped(f"{len(plan.states)} runs, {plan.done} done; {rest}; {plan.folder.path}")
 
 
 def show_result(made: Reproduction, folder: Path, figures: list[Path], *, as_json: bool) -> dict[str, Any]:
@@ -118,9 +118,9 @@ def show_result(made: Reproduction, folder: Path, figures: list[Path], *, as_jso
     if not as_json:
         for table in tables.values():
             show_table(table)
-            say("")
+            print_escaped("")
         for path in [*figures, folder]:
-            say(str(path))
+            print_escaped(str(path))
     shown = {name: [dict(zip(table.heading, row)) for row in table.rows] for name, table in tables.items()}
     notes = list(dict.fromkeys(note for table in tables.values() for note in table.notes))
     return {**shown, "notes": notes, "figures": [str(path) for path in figures]}

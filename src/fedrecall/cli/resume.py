@@ -45,10 +45,10 @@ def resume(
     as_json: bool,
 ) -> None:
     """Resume the run in the folder RUN from its last checkpoint; rounds=N makes it longer."""
+    from fedrecall.api.execute import RunPlan, execute, load_federation
+    from fedrecall.api.run_recipe import load_run_recipe
     from fedrecall.cli.output import show_results
-    from fedrecall.front.execute import Plan, execute, load_federation
-    from fedrecall.front.run_recipe import load_run_recipe
-    from fedrecall.recipe.names import titles
+    from fedrecall.recipe.display_titles import titles
     from fedrecall.runs.folder import RunFolder
     from fedrecall.simulation.experiment import build
 
@@ -61,7 +61,7 @@ def resume(
         execution.setdefault("workers", "auto")
     loaded = load_run_recipe(run, words, {"execution": execution}, trust=trust)
     experiment = build(loaded, load_federation(loaded), run=run)
-    plan = Plan(experiment, folder, run.name, resume=True, force=force, other_device=other_device)
+    plan = RunPlan(experiment, folder, run.name, resume=True, force=force, other_device=other_device)
     page = run / files.REPORT if report else None
     (summary,) = execute([plan], report=page, quiet=quiet or as_json)
     title = titles().method(loaded.tree())

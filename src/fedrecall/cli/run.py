@@ -45,17 +45,17 @@ def run(
 
     KEY=VALUE or --KEY VALUE overrides a setting of the recipe; nested keys have dots: local.lr=0.05.
     """
+    from fedrecall.api.execute import RunPlan, execute, load_federation, new_folder
     from fedrecall.cli.output import show_results
-    from fedrecall.front.execute import Plan, execute, load_federation, new_folder
-    from fedrecall.recipe.layers import load
-    from fedrecall.recipe.names import titles
+    from fedrecall.recipe.display_titles import titles
+    from fedrecall.recipe.layers import load_recipe
     from fedrecall.simulation.experiment import build
 
-    loaded = load(recipe, words_of(settings), {"execution": execution})
+    loaded = load_recipe(recipe, words_of(settings), {"execution": execution})
     experiment = build(loaded, load_federation(loaded))
     name = Path(recipe).stem
     folder = new_folder(out, name)
     page = folder.path / files.REPORT if report else None
-    (summary,) = execute([Plan(experiment, folder, name)], report=page, quiet=quiet or as_json)
+    (summary,) = execute([RunPlan(experiment, folder, name)], report=page, quiet=quiet or as_json)
     title = titles().method(loaded.tree())
     show_results({title: {"path": str(folder.path), **summary}}, page, as_json=as_json)

@@ -17,9 +17,9 @@ from fedrecall.cli.options import (
     jobs_option,
     json_option,
     out_option,
+    print_escaped,
     quiet_option,
     report_option,
-    say,
     words_of,
 )
 from fedrecall.errors import InputError
@@ -27,14 +27,14 @@ from fedrecall.recipe.files import Tree
 
 if TYPE_CHECKING:
     from fedrecall.studies.folder import State
-    from fedrecall.studies.sweep import Asked, Study
+    from fedrecall.studies.sweep import PlannedStudy, Study
 
 
 def complete_study(context: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem]:
     """Return the shipped studies and recipes whose names begin with `typed`; without such recipes, also files."""
-    from fedrecall.studies.design import shipped
+    from fedrecall.studies.design import shipped_studies
 
-    names = [CompletionItem(name) for name in shipped() if name.startswith(typed)]
+    names = [CompletionItem(name) for name in shipped_studies() if name.startswith(typed)]
     return names + complete_recipe(context, parameter, typed)
 
 
@@ -50,9 +50,7 @@ def complete_study(context: click.Context, parameter: click.Parameter, typed: st
 @click.option("--choose", multiple=True, metavar="KEY", help="Take the value that is best on validation data.")
 @jobs_option
 @click.option("--dry-run", is_flag=True, help="List the runs, and how far they are, and do nothing.")
-@click.option(
-    "--time", "timed", is_flag=True, help="With --dry-run: try some rounds, and say how long it will take."
-)
+@click.option("--time", "timed", is_flag=True, help="With --dry-run: try some rounds, and say how long it will take.")
 @out_option
 @execution_options
 @report_option
@@ -81,7 +79,7 @@ def sweep(
     The exit code is 0 if every run finished, 3 if some diverged, 1 if some failed.
     """
     from fedrecall.studies.design import grid_of, load_design
-    from fedrecall.studies.sweep import Asked, carry_out
+    from fedrecall.studies.sweep import PlannedStudy, run_study
 
     given = {
         "seeds": None if seeds is None else one_value("--seeds", seeds),
@@ -90,13 +88,13 @@ def sweep(
         "choose": [key for word in choose for key in word.split(",")] or None,
     }
     design = load_design(recipe, grid_of(words_of(settings)), **given)
-    asked = Asked.of(recipe, design, out, jobs, execution)
+    asked = PlannedStudy.of(recipe, design, out, jobs, execution)
     if timed and not dry_run:
         raise InputError("--time is given, but it is for --dry-run: say that too")
     if dry_run:
-        show_plan(asked, timed=timed, as_json=as_json)
+        show_study_plan(asked, timed=timed, as_json=as_json)
         return
-    study = carry_out(asked, quiet=quiet or as_json, report=report)
+    study = run_study(asked, quiet=quiet or as_json, report=report)
     show_study(study, as_json=as_json)
     kinds = {state.kind for state in study.states.values()}
     if kinds != {"finished"}:
@@ -105,7 +103,7 @@ def sweep(
 
 def one_value(option: str, text: str) -> Any:
     """Return a number or a list, given with or without brackets."""
-    from fedrecall.safe_parsing import yaml_value
+    from fedrecall.storage.safe_parsing import yaml_value
 
     try:
         return yaml_value(f"[{text}]" if "," in text and "[" not in text else text)
@@ -120,15 +118,15 @@ def single_values(grid: Mapping[str, list[Any]]) -> dict[str, Any]:
     return {key: values[0] for key, values in grid.items()}
 
 
-def show_plan(asked: Asked, *, timed: bool, as_json: bool) -> None:
+def show_study_plan(asked: PlannedStudy, *, timed: bool, as_json: bool) -> None:
     """Print the runs with the progress of each, or everything as JSON."""
     from fedrecall.report.tables import duration
-    from fedrecall.studies.estimate import costs, seconds_left
+    from fedrecall.studies.estimate import costs, planned_seconds_left
     from fedrecall.studies.folder import OVER
 
     states = asked.states()
     left = [run for run in asked.runs if states[run.slot].kind not in OVER]
-    seconds = seconds_left(costs(left), states, asked.jobs) if timed else None
+    seconds = planned_seconds_left(costs(left), states, asked.jobs) if timed else None
     if as_json:
         runs = [
             {"cell": slot.cell, "seed": slot.seed, "state": state.kind, "rounds_done": state.rounds}
@@ -137,14 +135,14 @@ def show_plan(asked: Asked, *, timed: bool, as_json: bool) -> None:
         click.echo(json.dumps({"path": str(asked.path), "jobs": asked.jobs, "seconds": seconds, "runs": runs}))
         return
     for run in asked.runs:
-        say(f"{run.slot.title}: {in_words(states[run.slot])} of {run.recipe.rounds} rounds")
+        print_escaped(f"{run.slot.title}: {state_text(states[run.slot])} of {run.recipe.rounds} rounds")
     done = sum(state.kind == "finished" for state in states.values())
-    say(f"{len(states)} runs, {done} done, {asked.jobs} at once; {asked.path}")
+    print_escaped(f"{len(states)} runs, {done} done, {asked.jobs} at once; {asked.path}")
     if seconds is not None:
-        say(f"about {duration(seconds)} for what is left, if nothing else keeps this machine busy")
+        print_escaped(f"about {duration(seconds)} for what is left, if nothing else keeps this machine busy")
 
 
-def in_words(state: State) -> str:
+def state_text(state: State) -> str:
     return f"{state.kind}, {state.rounds}" if state.kind != "finished" else "finished, all"
 
 
@@ -152,12 +150,12 @@ def show_study(study: Study, *, as_json: bool) -> None:
     """Print the table and the path of the report or study, or everything as JSON."""
     from fedrecall.cli.output import show_table
     from fedrecall.runs import files
-    from fedrecall.studies.table_texts import as_text
+    from fedrecall.studies.table_texts import study_text_table
 
     table, page = study.result(), study.path / files.REPORT
     if as_json:
         where = {"path": str(study.path), "report": str(page) if page.exists() else None}
         click.echo(json.dumps({**where, "table": table.records(), "notes": table.notes}))
         return
-    show_table(as_text(table))
-    say(str(page if page.exists() else study.path))
+    show_table(study_text_table(table))
+    print_escaped(str(page if page.exists() else study.path))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm
+from fedrecall.core.vector import Tensors
 from fedrecall.objectives.base import Objective
-from fedrecall.vector import Tensors
 
 
 @dataclass

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrecall.core.rng import Shuffle
 from fedrecall.recipe.settings import Local
-from fedrecall.rng import Shuffle
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,17 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedrecall.client.batch import Batch
+from fedrecall.client.batch_loader import BatchLoader
 from fedrecall.client.frozen_model import FrozenModel
-from fedrecall.client.inputs import Inputs
 from fedrecall.client.job import Job
-from fedrecall.client.mapped import MappedSteps
-from fedrecall.client.partial_sums import Rows
-from fedrecall.client.plan import Plan
+from fedrecall.client.mapped_step import MappedSteps
+from fedrecall.client.partial_sums import GroupRows
+from fedrecall.client.plan import StepPlan
+from fedrecall.core.labels import Labels, shares
+from fedrecall.core.rng import torch_stream
+from fedrecall.core.vector import Tensors
 from fedrecall.data.transform import Generators
-from fedrecall.labels import Labels, shares
 from fedrecall.optimisers import SGD
-from fedrecall.rng import torch_stream
-from fedrecall.vector import Tensors
 
 if TYPE_CHECKING:
     from fedrecall.client.lanes.cohort import LanesCohort
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class CohortResult:
     """The results of a group of clients, one row each."""
 
-    rows: Rows  # the loss is the mean over a client's steps
+    rows: GroupRows  # the loss is the mean over a client's steps
     models: Sequence[Tensor]  # [clients, parameters], in blocks of clients
     buffers: Tensors  # "b" and "i", one row each; models and buffers are on the CPU
     states: list[Tensors]  # of the clients, before training
@@ -45,7 +45,7 @@ class CohortResult:
 class Cohort:
     """Trains groups of clients with equal batch sizes. Not thread-safe."""
 
-    def __init__(self, job: Job, inputs: Inputs, mapped: MappedSteps, lanes: LanesCohort | None = None) -> None:
+    def __init__(self, job: Job, inputs: BatchLoader, mapped: MappedSteps, lanes: LanesCohort | None = None) -> None:
         federation, device = inputs.federation, inputs.device
         self.job, self.federation, self.inputs, self.device = job, federation, inputs, device
         self.flat, self.mapped, self._lanes = mapped.flat, mapped, lanes
@@ -57,14 +57,14 @@ class Cohort:
         # Whether a step is just w - lr g.
         self._plain = job.optimiser == SGD() and not job.algorithm.corrects
 
-    def train(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
+    def train(self, plan: StepPlan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
         """Take all local steps of these clients, from the published model or their own."""
         if self._lanes:
             return self._in_lanes(self._lanes, plan, states, server, buffers)
         return self._mapped_steps(plan, states, server, buffers)
 
     def _in_lanes(
-        self, lanes: LanesCohort, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors
+        self, lanes: LanesCohort, plan: StepPlan, states: list[Tensors], server: Tensors, buffers: Tensors
     ) -> CohortResult:
         """Train by kernels, sixteen clients at a time."""
         job, tasks, client, start = self.job, plan.tasks, self._prepared(plan), server["w"]
@@ -75,7 +75,7 @@ class Cohort:
         none = {name: buffer.expand(len(tasks), -1) for name, buffer in buffers.items()}
         return CohortResult(plan.rows(losses), models, none, states, summed=summed)
 
-    def make_mapped(self, plan: Plan, server: Tensors, buffers: Tensors) -> None:
+    def make_mapped(self, plan: StepPlan, server: Tensors, buffers: Tensors) -> None:
         """Make the missing mapped steps of a plan. Their input shapes depend on the number of clients, the batch
         size, and whether all clients have the same parameters."""
         clients, shared = len(plan.tasks), self._one_start
@@ -95,7 +95,7 @@ class Cohort:
             self.mapped.make(batch, self._views(server["w"] if at_start else w, b, i))
             self._made.add(key)
 
-    def _mapped_steps(self, plan: Plan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
+    def _mapped_steps(self, plan: StepPlan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
         """Train by the step of one client, mapped over all clients."""
         tasks, job, here, before, lr = plan.tasks, self.job, self.flat.w.device, states, plan.tasks[0].lr
         server, buffers = self.device.put(server), self.device.put(buffers)
@@ -156,7 +156,7 @@ class Cohort:
             return torch.stack([state.get(name, published) for state in states])
         return published.repeat(len(states), 1)
 
-    def _prepared(self, plan: Plan) -> Tensors:
+    def _prepared(self, plan: StepPlan) -> Tensors:
         """Return the objective's prepared tensors, one row per client."""
         if not self.job.objective.knows_labels:
             return {}
@@ -184,9 +184,7 @@ class Cohort:
                 batch.global_features = batch.previous_features = features.view(clients, size, -1)
         return batch
 
-    def _gradient(
-        self, batch: Batch, w: Tensor, b: Tensor, i: Tensor
-    ) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
+    def _gradient(self, batch: Batch, w: Tensor, b: Tensor, i: Tensor) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
         """Return losses, parameter gradients and new buffers, one row each; `w` may be one vector for all."""
         loss, gradients, buffers = self.mapped(batch, self._views(w, b, i))
         new_b, new_i = self._gathered(buffers, b) if self.flat.has_buffers else (b, i)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from fedrecall.vector import FlatModel
+from fedrecall.core.vector import FlatModel
 
 CHUNK = 32  # samples whose gradients are held at once
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedrecall.core.vector import FlatModel
 from fedrecall.errors import InputError
-from fedrecall.vector import FlatModel
 
 Call = tuple[Any, tuple[Any, ...], Any]  # an ATen operation, its arguments, its result
 PLAIN = (bool, int, float, str)
 FIRST_LOOKS, LOOKS_EVERY = {2, 4, 8, 16, 32}, 64  # check before these rounds, then before each 64th
 
 
-class Calls(TorchDispatchMode):
+class CallRecorder(TorchDispatchMode):
     """Records the ATen calls made within. Unlike torch.fx, it needs no import that takes a second."""
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class Calls(TorchDispatchMode):
 
 def forward_calls(flat: FlatModel, x: Tensor, *, training: bool = True) -> tuple[list[Call], object]:
     """Return the calls and output of one forward pass; restore the model and torch's generator."""
-    with as_before(flat), torch.no_grad(), Calls() as calls:
+    with restored_after(flat), torch.no_grad(), CallRecorder() as calls:
         output = flat.module.train(training)(x)
     return calls.made, output
 
 
 @contextmanager
-def as_before(flat: FlatModel) -> Iterator[None]:
+def restored_after(flat: FlatModel) -> Iterator[None]:
     """Restore buffers, the training flag and torch's default generator at the end."""
     buffers, was_training = flat.buffers(), flat.module.training
     with torch.random.fork_rng(devices=[]):
@@ -54,7 +54,7 @@ def as_before(flat: FlatModel) -> Iterator[None]:
             flat.load(flat.w, buffers)
 
 
-def signature(flat: FlatModel, x: Tensor) -> list[Any]:
+def forward_signature(flat: FlatModel, x: Tensor) -> list[Any]:
     """Return the calls of a training and an eval forward pass, with parameter names, in comparable form."""
     module = flat.module
     names = {id(tensor): name for name, tensor in (*module.named_parameters(), *module.named_buffers())}
@@ -75,7 +75,7 @@ def changing_part(flat: FlatModel, x: Tensor) -> str | None:
     forward_calls(flat, x)  # an attribute that only the first pass sets is no change
     if (counted := counted_attribute(flat, x)) is not None:
         return f"its forward changes an attribute of the model ({counted!r})"
-    return None if signature(flat, x) == signature(flat, x) else "its forward is another one each time"
+    return None if forward_signature(flat, x) == forward_signature(flat, x) else "its forward is another one each time"
 
 
 def plain_attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
@@ -102,12 +102,12 @@ class ForwardPass:
 
     def __init__(self, flat: FlatModel, x: Tensor) -> None:
         self._flat, self._x = flat, x
-        self._signature = signature(flat, x)
+        self._signature = forward_signature(flat, x)
 
     def check(self, round: int) -> None:
         """Raise an `InputError` if the forward pass has changed; only some rounds are checked."""
         track_updates = round in FIRST_LOOKS or round % LOOKS_EVERY == 0
-        if track_updates and signature(self._flat, self._x) != self._signature:
+        if track_updates and forward_signature(self._flat, self._x) != self._signature:
             raise InputError(
                 f"before round {round} the model's forward is not the one of round 1, on which steps in lanes and "
                 "the engine 'vectorised' rely; choose local.step=exact and the engine 'serial' or 'processes'"

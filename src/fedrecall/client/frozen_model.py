@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedrecall.backend.device import CPU, Device
 from fedrecall.client.job import Job
+from fedrecall.core.vector import Tensors
 from fedrecall.data.federation import Federation
-from fedrecall.device import CPU, Device
 from fedrecall.models.representation import Representation
-from fedrecall.vector import Tensors
 
 
 class FrozenModel:

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor, nn
 
 from fedrecall.algorithms.base import Algorithm
+from fedrecall.backend.device import CPU, Device
 from fedrecall.client.lanes.lowering import Lowering
+from fedrecall.config.options import Shares
+from fedrecall.core.vector import FlatModel
 from fedrecall.data.federation import Federation
-from fedrecall.device import CPU, Device
 from fedrecall.models.build import build_model
 from fedrecall.objectives.base import Objective
 from fedrecall.optimisers import Optimiser
-from fedrecall.options import Shares
 from fedrecall.recipe.settings import BatchNorm, Local
 from fedrecall.updates.pipeline import Pipeline
-from fedrecall.vector import FlatModel
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from fedrecall.algorithms.base import Algorithm
 from fedrecall.client.predictions import EvaluateResult
 from fedrecall.client.sums import LEAF, Sums, SumTree
 from fedrecall.client.tasks import TrainTask
-from fedrecall.client.update import Missing, ProbeAnswers, Update, is_finite, look_at_update
-from fedrecall.vector import Payload, Tensors
+from fedrecall.client.update import MissingClient, ProbeAnswers, Update, is_finite, track_update
+from fedrecall.core.vector import Payload, Tensors
 
 
 @dataclass(frozen=True)
-class Rows:
+class GroupRows:
     """The results of a group of clients, one column per field."""
 
     tasks: Sequence[TrainTask]
@@ -32,17 +32,17 @@ class Rows:
         """Return the samples and steps of each client."""
         return list(zip(self.samples, self.steps))
 
-    def only(self, kept: Sequence[bool]) -> Rows:
+    def only(self, kept: Sequence[bool]) -> GroupRows:
         tasks, samples = list(compress(self.tasks, kept)), list(compress(self.samples, kept))
         steps, losses = list(compress(self.steps, kept)), list(compress(self.losses, kept))
-        return Rows(tasks, samples, steps, losses, list(compress(self.weights, kept)))
+        return GroupRows(tasks, samples, steps, losses, list(compress(self.weights, kept)))
 
 
 @dataclass
 class UpdateGroup:
     """The stacked updates of several clients without state, one row per client."""
 
-    rows: Rows
+    rows: GroupRows
     models: Sequence[Tensor]  # all rows, in blocks
     buffers: Tensors  # stacked, or empty
     payload: Payload
@@ -52,7 +52,12 @@ class UpdateGroup:
 
     @classmethod
     def of(
-        cls, rows: Rows, models: Sequence[Tensor], buffers: Tensors, payload: Payload, summed: Tensor | None = None
+        cls,
+        rows: GroupRows,
+        models: Sequence[Tensor],
+        buffers: Tensors,
+        payload: Payload,
+        summed: Tensor | None = None,
     ) -> UpdateGroup:
         """Return the group with its sums; `summed` is that of the models, if known. Sums are in the model's
         precision, because groups equal `serial` only up to rounding."""
@@ -94,7 +99,7 @@ class UpdateGroup:
         sums.loss += sum(map(operator.mul, self.rows.samples, self.rows.losses))
         if tree.sent:
             for w in chain.from_iterable(self.models):
-                look_at_update(sums, tree, {"w": w}, algorithm)
+                track_update(sums, tree, {"w": w}, algorithm)
 
 
 @dataclass
@@ -139,7 +144,7 @@ class PartialSum:
 
 
 Contribution = Update | UpdateGroup | PartialSum
-Result = Contribution | EvaluateResult | Missing
+Result = Contribution | EvaluateResult | MissingClient
 
 
 def weighted_sum(models: Sequence[Tensor], weights: list[float]) -> Tensor:

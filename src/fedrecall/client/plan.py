@@ -9,14 +9,14 @@ import numpy as np
 
 from fedrecall.client.batches import LocalPlan
 from fedrecall.client.job import Job
-from fedrecall.client.partial_sums import Rows
+from fedrecall.client.partial_sums import GroupRows
 from fedrecall.client.tasks import TrainTask
+from fedrecall.core.rng import orders
 from fedrecall.data.federation import Federation
-from fedrecall.rng import orders
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """The samples of every step of a group of clients."""
 
     tasks: Sequence[TrainTask]
@@ -27,19 +27,19 @@ class Plan:
     steps: np.ndarray  # [clients]: number of steps taken
     weights: np.ndarray  # [clients]: weight in the sum of the models
 
-    def rows(self, losses: list[float]) -> Rows:
+    def rows(self, losses: list[float]) -> GroupRows:
         """Return the clients with the mean losses over their steps."""
-        return Rows(self.tasks, self.samples.tolist(), self.steps.tolist(), losses, self.weights.tolist())
+        return GroupRows(self.tasks, self.samples.tolist(), self.steps.tolist(), losses, self.weights.tolist())
 
-    def part(self, rows: slice) -> Plan:
+    def part(self, rows: slice) -> StepPlan:
         """Return the plan of some clients, without steps that none of them takes."""
         steps = self.steps[rows]
         sizes = self.sizes[: int(steps.max())]
         own = self.tasks[rows], self.clients[rows], self.samples[rows], self.positions[rows, : sum(sizes)]
-        return Plan(*own, sizes, steps, self.weights[rows])
+        return StepPlan(*own, sizes, steps, self.weights[rows])
 
 
-def plans_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least: int) -> Iterator[Plan]:
+def plan_groups(job: Job, federation: Federation, tasks: Sequence[TrainTask], least: int) -> Iterator[StepPlan]:
     """Yield a plan per group of clients with equal batch sizes, largest first; `least` limits partial batches."""
     clients = np.array([task.client for task in tasks])
     samples = federation.index.train_sizes(clients)
@@ -47,13 +47,13 @@ def plans_of(job: Job, federation: Federation, tasks: Sequence[TrainTask], least
     for size in sorted(set(alike.tolist()), reverse=True):
         rows = np.flatnonzero(alike == size)
         together = tasks if len(rows) == len(tasks) else [tasks[row] for row in rows.tolist()]
-        yield plan_of(job, federation, together, clients[rows], samples[rows], least)
+        yield plan_group(job, federation, together, clients[rows], samples[rows], least)
 
 
-def plan_of(
+def plan_group(
     job: Job, federation: Federation, tasks: Sequence[TrainTask], clients: np.ndarray, samples: np.ndarray,
     least: int,
-) -> Plan:  # fmt: skip
+) -> StepPlan:  # fmt: skip
     """Return a plan with the same steps as if these clients trained one by one."""
     local, first = job.local, tasks[0]
     own_plans = {n: LocalPlan.of(local, n, least, first.steps) for n in set(samples.tolist())}
@@ -74,4 +74,4 @@ def plan_of(
             positions[rows, start:stop] = np.take_along_axis(own, order, axis=1)[:, : stop - start]
             start = stop
         positions[rows, start:] = own[:, :1]  # padding for steps that these clients do not take
-    return Plan(tasks, clients, samples, positions, sizes, steps, weights)
+    return StepPlan(tasks, clients, samples, positions, sizes, steps, weights)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from fedrecall.client.inputs import Inputs
+from fedrecall.client.batch_loader import BatchLoader
 from fedrecall.client.predictions import Predictions
+from fedrecall.core.vector import FlatModel
 from fedrecall.data.samples import Samples
-from fedrecall.vector import FlatModel
 
 if TYPE_CHECKING:
     from fedrecall.client.lanes.samples import LanesStep
@@ -25,7 +25,7 @@ class Predictor:
     """Evaluates a model in eval mode on the pooled samples of a federation's splits."""
 
     flat: FlatModel
-    inputs: Inputs
+    inputs: BatchLoader
     shift: Tensor | None = None  # added to the logits, for the class shares that evaluation assumes
     lanes: LanesStep | None = None  # its kernels compute the forward pass, if given
 

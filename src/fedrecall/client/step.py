@@ -16,10 +16,10 @@ from torch import Tensor
 from fedrecall.client.batch import Batch
 from fedrecall.client.job import Job
 from fedrecall.client.loss_scale import LossScale
+from fedrecall.core.rng import generator_states, set_generator_states
+from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.models.representation import Representation
 from fedrecall.recipe.settings import Local
-from fedrecall.rng import generator_states, set_generator_states
-from fedrecall.vector import FlatModel, Tensors
 
 
 class Step(Protocol):

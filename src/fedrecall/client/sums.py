@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedrecall.vector import Tensors
+from fedrecall.core.vector import Tensors
 
 LEAF = 16  # clients per leaf, and children per inner node
 Scalars = tuple[dict[str, float], int, float, list[float], int]

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.client.sums import Sums, SumTree
 from fedrecall.client.tasks import TrainTask
-from fedrecall.vector import Tensors
+from fedrecall.core.vector import Tensors
 
 
 class ProbeAnswers(NamedTuple):
@@ -82,11 +82,11 @@ class Update:
             sums.add_buffers(self.buffers["b"], self.samples, self.buffers["i"])
         sums.samples += self.samples
         sums.loss += self.samples * self.loss
-        look_at_update(sums, tree, self.sent, algorithm)
+        track_update(sums, tree, self.sent, algorithm)
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingClient:
     """A client that returned no update, or none that the round could use."""
 
     task: TrainTask
@@ -97,7 +97,7 @@ class Missing:
         return self.task.client
 
 
-def look_at_update(sums: Sums, tree: SumTree, sent: Tensors, algorithm: Algorithm) -> None:
+def track_update(sums: Sums, tree: SumTree, sent: Tensors, algorithm: Algorithm) -> None:
     """Record the norm and direction of a client's update, if updates are tracked."""
     update = algorithm.update(sent, tree.sent) if tree.sent else None
     if update is not None:

@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 
 from fedrecall.algorithms.base import LocalSteps
+from fedrecall.backend.device import CPU, Device
 from fedrecall.client.batch import Batch
+from fedrecall.client.batch_loader import BatchLoader
 from fedrecall.client.batches import LocalPlan
 from fedrecall.client.fisher import CHUNK, fisher
 from fedrecall.client.frozen_model import FrozenModel
-from fedrecall.client.inputs import Inputs
 from fedrecall.client.job import Job
 from fedrecall.client.predict import Predictor
 from fedrecall.client.predictions import EvaluateResult
 from fedrecall.client.step import ExactStep, Step
 from fedrecall.client.tasks import EvaluateTask, Task, TrainTask
 from fedrecall.client.update import ProbeAnswers, Update
+from fedrecall.core.rng import Shuffle, default_generator, torch_stream
+from fedrecall.core.vector import Tensors
 from fedrecall.data.federation import Federation
-from fedrecall.device import CPU, Device
 from fedrecall.models.build import has_statistics, least_samples
-from fedrecall.rng import Shuffle, default_generator, torch_stream
 from fedrecall.runs.client_states import States
 from fedrecall.updates.pipeline import STATISTICS
-from fedrecall.vector import Tensors
 
 if TYPE_CHECKING:
     from fedrecall.client.lanes.lowering import Lowering
@@ -45,7 +45,7 @@ class Worker:
     def __init__(self, job: Job, federation: Federation, states: States, device: Device = CPU) -> None:
         self.job, self.federation, self.states, self.device = job, federation, states, device
         self.flat = job.build_model(federation, device)
-        self.inputs = Inputs(federation, self.flat.w.dtype, device)
+        self.inputs = BatchLoader(federation, self.flat.w.dtype, device)
         shift = job.logit_shift(federation)
         self.objective = job.objective.on(device.torch)
         lanes = self._lanes_step(job.lowering) if job.lowering else None

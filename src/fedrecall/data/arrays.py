@@ -53,9 +53,7 @@ def as_stored(
     return x, test, normalised(x) if transform is None else transform
 
 
-def join_clients(
-    clients: Sequence[ArrayPair], num_classes: int | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def join_clients(clients: Sequence[ArrayPair], num_classes: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Concatenate one (samples, labels) pair per client; return samples, labels and the client of each sample."""
     if not clients:
         raise InputError("there are no clients; a list of (samples, labels) pairs was expected")
@@ -68,9 +66,7 @@ def join_clients(
     return x, y, np.repeat(np.arange(len(pairs)), [len(labels) for _, labels in pairs])
 
 
-def split_off(
-    count: int, fraction: float, seed: int, key: str = "data.test_fraction"
-) -> tuple[np.ndarray, np.ndarray]:
+def split_off(count: int, fraction: float, seed: int, key: str = "data.test_fraction") -> tuple[np.ndarray, np.ndarray]:
     """Return the positions of the training samples and of the drawn test samples, both ascending."""
     if not 0 < fraction < 1:
         raise InputError(f"{key} is {fraction}; it must be above 0 and below 1")
@@ -99,9 +95,7 @@ def checked(x: object, y: object, num_classes: int | None, what: str) -> Checked
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or (num_classes is not None and high >= num_classes):
         wrong = low if low < 0 else high
-        raise InputError(
-            f"a {what} label is {wrong}; labels from 0 to {(num_classes or high + 1) - 1} were expected"
-        )
+        raise InputError(f"a {what} label is {wrong}; labels from 0 to {(num_classes or high + 1) - 1} were expected")
     if samples.dtype.kind == "f":
         check_finite(samples, what)
     return samples, labels

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrecall.atomic_files import replace_file
 from fedrecall.data.partition_draws import Ints
 from fedrecall.errors import InputError
+from fedrecall.storage.atomic_files import replace_file
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.lib import format as npy
 from platformdirs import user_cache_path
 
-from fedrecall.atomic_files import explain_write_errors, write_error, write_text
 from fedrecall.errors import InputError, Note
-from fedrecall.safe_parsing import json_value, reason_of, regular_file
-from fedrecall.scratch import ScratchFolder
+from fedrecall.storage.atomic_files import explain_write_errors, write_error, write_text
+from fedrecall.storage.safe_parsing import json_value, reason_of, regular_file
+from fedrecall.storage.scratch import ScratchFolder
 
 VERSION = 1  # of the cached arrays; raise it when a reader decodes differently
 MANIFEST = "manifest.json"  # the files of an entry, with their sizes and checksums

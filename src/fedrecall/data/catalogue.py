@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Protocol
 
-from fedrecall.data.download import fetch, remove_if_failed, unpack
+from fedrecall.data.download import fetch, remove_if_failed, unpack_archive
 from fedrecall.data.files.cifar import CIFAR10, CIFAR100
 from fedrecall.data.files.femnist import FEMNIST
 from fedrecall.data.files.idx import FASHION_MNIST, IDX_FILES, MNIST, OtherLabelsError
@@ -44,9 +44,7 @@ class Download:
 
 def idx_downloads(page: str, *hashes_and_sizes: tuple[str, int]) -> tuple[Download, ...]:
     """Return the four compressed idx files on a page; MD5 and size are in the order of `IDX_FILES`."""
-    return tuple(
-        Download(f"{page}/{name}.gz", md5, size) for name, (md5, size) in zip(IDX_FILES, hashes_and_sizes)
-    )
+    return tuple(Download(f"{page}/{name}.gz", md5, size) for name, (md5, size) in zip(IDX_FILES, hashes_and_sizes))
 
 
 class DataFiles(Protocol):
@@ -113,9 +111,7 @@ ENTRIES = (
         terms_from=f"{CIFAR_PAGE}/cifar.html",
         files=CIFAR10,
         unpacked_size=184_380_000,
-        downloads=(
-            Download(f"{CIFAR_PAGE}/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", 170_052_171),
-        ),
+        downloads=(Download(f"{CIFAR_PAGE}/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", 170_052_171),),
     ),
     Entry(
         name="cifar100",
@@ -124,9 +120,7 @@ ENTRIES = (
         terms_from=f"{CIFAR_PAGE}/cifar.html",
         files=CIFAR100,
         unpacked_size=184_440_000,
-        downloads=(
-            Download(f"{CIFAR_PAGE}/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", 168_513_733),
-        ),
+        downloads=(Download(f"{CIFAR_PAGE}/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", 168_513_733),),
     ),
     Entry(
         name="mnist",
@@ -219,11 +213,9 @@ def download_and_unpack(entry: Entry, target: Path, *, progress: bool) -> None:
         for part in entry.downloads:
             if not (target / part.file_name).exists():
                 new.append(target / part.file_name)
-            archives.append(
-                fetch(part.url, f"md5:{part.md5}", target, part.file_name, part.size, progress=progress)
-            )
+            archives.append(fetch(part.url, f"md5:{part.md5}", target, part.file_name, part.size, progress=progress))
         for archive in archives:
-            unpack(archive, target, entry.unpacked_size + README_ROOM)
+            unpack_archive(archive, target, entry.unpacked_size + README_ROOM)
     finally:
         for archive in new:
             with contextlib.suppress(OSError):  # an earlier error says more

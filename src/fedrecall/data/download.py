@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, TYPE_CHECKING, Any
 
 from fedrecall.errors import InputError
-from fedrecall.scratch import ScratchFolder
+from fedrecall.storage.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -52,9 +52,7 @@ def fetch(
         except OSError as error:
             raise InputError(f"{file_name}: {what_failed(error, url, target_folder)}") from None
         except ValueError:  # from pooch: a wrong hash
-            raise InputError(
-                f"{file_name}: what {url} sent does not have the hash {known_hash}; {BY_HAND}"
-            ) from None
+            raise InputError(f"{file_name}: what {url} sent does not have the hash {known_hash}; {BY_HAND}") from None
 
 
 def what_failed(error: OSError, url: str, folder: Path) -> str:
@@ -114,7 +112,7 @@ class Bounded:
         return content
 
 
-def unpack(archive: Path, folder: Path, most_bytes: int) -> None:
+def unpack_archive(archive: Path, folder: Path, most_bytes: int) -> None:
     """Unpack a `.tar.gz`, or the one file of a `.gz`, into `folder`; an error leaves nothing there.
 
     A tar archive may only have plain files and folders below `folder`; any other member is an error.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrecall.atomic_files import replace_file
 from fedrecall.data.federation import Federation
+from fedrecall.storage.atomic_files import replace_file
 
 
 def export_clients(federation: Federation, folder: Path) -> list[Path]:

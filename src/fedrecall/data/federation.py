@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedrecall.core.labels import Labels
 from fedrecall.data.arrays import ArrayPair, as_array, as_stored, checked, count_classes, draw_test, join_clients
 from fedrecall.data.assignment import Assignment, ClientIndex, label_counts
 from fedrecall.data.handle import Handle
@@ -22,8 +23,7 @@ from fedrecall.data.torch_datasets import read_dataset
 from fedrecall.data.transform import Images, Transform
 from fedrecall.display import facts_table
 from fedrecall.errors import InputError
-from fedrecall.labels import Labels
-from fedrecall.scratch import ScratchFolder
+from fedrecall.storage.scratch import ScratchFolder
 
 EVERYONE = -1  # stands for all clients that may train, as one client
 # A partition, its name or group in a recipe, or a function that returns the client of each sample (docs/data.md).

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.random import Generator
 
-from fedrecall.components import PlainFunction, Section
+from fedrecall.config.components import PlainFunction, Section
 from fedrecall.data.partition import PARTITIONS, HeldOut, Ids, Partition, Seed, Validation
 from fedrecall.data.partition_draws import Ints
 from fedrecall.errors import InputError, short_repr

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
 
+from fedrecall.config.options import LARGEST_WHOLE
 from fedrecall.data.assignment import Assignment
 from fedrecall.data.partition_draws import Ints, dirichlet_shares, draw_classes, samples_of
 from fedrecall.errors import InputError
-from fedrecall.options import LARGEST_WHOLE
 
 Ids = NDArray[Any] | None
 

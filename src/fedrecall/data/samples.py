@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.atomic_files import explain_write_errors
+from fedrecall.storage.atomic_files import explain_write_errors
 
 PIECE = 2**22  # bytes that are digested at a time
 MOST_DIGESTED = 2**30  # bytes

@@ -175,9 +175,7 @@ def channels_last(x: np.ndarray, layout: str) -> np.ndarray:
     if layout == "auto":
         first, last = x.shape[1] in (1, 3, 4), x.shape[3] in (1, 3, 4)
         if first == last:
-            raise InputError(
-                f"images of shape {x.shape} may be channels first or last; say layout='nchw' or 'nhwc'"
-            )
+            raise InputError(f"images of shape {x.shape} may be channels first or last; say layout='nchw' or 'nhwc'")
         layout = "nchw" if first else "nhwc"
     if layout not in ("nchw", "nhwc"):
         raise InputError(f"layout is {layout!r}; 'auto', 'nchw' or 'nhwc' was expected")

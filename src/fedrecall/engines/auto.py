@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from fedrecall.backend.device import CPU, Device, choose_devices, device_elsewhere, find_devices
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.kernels.ir import LANES
 from fedrecall.client.lanes.lowering import unsupported_reason
-from fedrecall.device import CPU, Device, choose_devices, device_elsewhere, find_devices
 from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised
 from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, nearest
@@ -27,7 +27,7 @@ NARROW = 128
 DENSE = (nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Flatten, nn.Identity)
 
 
-def asked_for(execution: Execution) -> type[Engine] | None:
+def requested_engine(execution: Execution) -> type[Engine] | None:
     """Return the engine that the settings request by name or by a cluster's address; None if `auto` decides."""
     name = execution.engine
     if name != "auto":
@@ -40,7 +40,7 @@ def asked_for(execution: Execution) -> type[Engine] | None:
 
 def check_execution(execution: Execution) -> None:
     """Raise an `InputError` if the engine or this machine lacks something that the settings ask for."""
-    name, kind = execution.engine, asked_for(execution)
+    name, kind = execution.engine, requested_engine(execution)
     if execution.device != "auto" and not (kind and kind.elsewhere):
         find_devices(execution.device)
     if kind is None:
@@ -56,7 +56,7 @@ def check_execution(execution: Execution) -> None:
         raise InputError(f"execution.workers is {execution.workers}; the engine {name!r} has one worker")
 
 
-def choose(
+def choose_engine(
     execution: Execution,
     job: Job,
     module: nn.Module,
@@ -71,14 +71,14 @@ def choose(
     check_execution(execution)
     fits = fills_lanes or is_narrow_and_dense(module)
     many_small = clients_per_round >= MANY_CLIENTS and fits and Vectorised.why_not(job) is None
-    asked = asked_for(execution)
+    asked = requested_engine(execution)
     if asked is not None:
         kind, most = asked, None
     elif many_small:
         kind, most = Vectorised, None
     else:
         kind, most = Processes, clients_per_round
-    workers = how_many(kind, execution, devices)
+    workers = worker_count(kind, execution, devices)
     if most is not None:
         workers = min(workers, most)
         enough = client_flops >= WORTH_A_MESSAGE and rounds * clients_per_round * client_flops >= WORTH_WORKERS
@@ -88,13 +88,13 @@ def choose(
 
 def devices_for(execution: Execution, step_operations: float, dtype: torch.dtype) -> list[str]:
     """Return the devices that a run's workers train on, on this machine or on a cluster."""
-    kind = asked_for(execution)
+    kind = requested_engine(execution)
     if kind is not None and kind.elsewhere:
         return [device_elsewhere(execution.device, execution.resources or {})]
     return choose_devices(execution.device, step_operations, dtype)
 
 
-def how_many(kind: type[Engine], execution: Execution, devices: Sequence[str]) -> int:
+def worker_count(kind: type[Engine], execution: Execution, devices: Sequence[str]) -> int:
     """Return the number of workers: by default one per CPU; on accelerators, only `processes` has several."""
     if execution.workers != "auto":
         return execution.workers

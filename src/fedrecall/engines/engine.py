@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from fedrecall.backend.device import CPU, Device
 from fedrecall.client.job import Job
 from fedrecall.client.partial_sums import Contribution, Result
 from fedrecall.client.predictions import EvaluateResult
 from fedrecall.client.tasks import Task, TrainTask
-from fedrecall.client.update import Missing
+from fedrecall.client.update import MissingClient
+from fedrecall.core.vector import Tensors
 from fedrecall.data.federation import Federation
-from fedrecall.device import CPU, Device
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import StateFiles, States
-from fedrecall.vector import Tensors
 
 
 class Engine(ABC):
@@ -70,7 +70,7 @@ class Engine(ABC):
     def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """Yield the results in the order of the tasks. The receiver owns their tensors."""
 
-    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | MissingClient]:
         """Like `run`, but may yield partial sums, and tensors are valid only until the next result is requested.
 
         `track_updates` also asks for update norms and cosines.

@@ -68,7 +68,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Added:
+class StoredSum:
     """A node of the sum, whose vectors stay on the cluster."""
 
     scalars: Scalars
@@ -82,7 +82,7 @@ class NodeDone:
 
     scalars: ResultScalars
     vectors: Packed | None  # None: they stay on the cluster
-    leaf: Added | None  # their sum, if the chunk is a whole leaf
+    leaf: StoredSum | None  # their sum, if the chunk is a whole leaf
     states: PackedStates  # new states from a node that cannot write to the run's folder
 
 
@@ -102,7 +102,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Unwritten:
+class WriteFailed:
     """The worker raised a `WriteError`."""
 
     sentence: str
@@ -116,10 +116,10 @@ class NeedsSamples:
 
 
 @dataclass(frozen=True)
-class Lost:
+class VectorsLost:
     """Vectors to be added up were lost with the node that stored them."""
 
 
-Failure = Failed | Refused | Unwritten
-Computed = Done | NodeDone | Added | Lost  # the answer to a chunk that did not fail
+Failure = Failed | Refused | WriteFailed
+Computed = Done | NodeDone | StoredSum | VectorsLost  # the answer to a chunk that did not fail
 Message = Ready | Computed | Failure

@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, Protocol, TypeVar
 
+from fedrecall.backend.device import CPU, Device
 from fedrecall.client.partial_sums import Contribution, Result
 from fedrecall.client.predictions import EvaluateResult
 from fedrecall.client.tasks import Task, TrainTask
-from fedrecall.client.update import Missing, Update
-from fedrecall.device import CPU, Device
+from fedrecall.client.update import MissingClient, Update
+from fedrecall.core.vector import Tensors
 from fedrecall.engines.engine import Engine
-from fedrecall.engines.messages import Computed, Failed, Message, Ready, Refused, Unwritten
+from fedrecall.engines.messages import Computed, Failed, Message, Ready, Refused, WriteFailed
 from fedrecall.engines.task_chunks import SLOTS, OrderedTasks, TaskChunk
 from fedrecall.errors import ClientError, InputError, WriteError
-from fedrecall.vector import Tensors
 
 MOST_DEATHS = 3  # worker deaths on one task that stop the run
 START = 300.0  # seconds for a worker to start: it imports torch and the user's code, perhaps on a busy machine
@@ -30,12 +30,12 @@ CHUNKS = 4  # least chunks per worker and round, so that no worker idles at the 
 CHUNK_BYTES = 8 * 2**20
 
 
-class GoneError(Exception):
+class WorkerGoneError(Exception):
     """A worker has ended; the message says how."""
 
 
 @dataclass(eq=False)
-class Member:
+class PoolWorker:
     """A worker of the pool and the chunks that it was given."""
 
     number: int  # counts all workers ever started
@@ -46,7 +46,7 @@ class Member:
     hung: bool = False  # it missed the deadline of its first chunk and was killed
 
 
-class Work(Protocol):
+class PoolCall(Protocol):
     """One call of an engine: chunks to hand out and results to yield."""
 
     def over(self) -> bool: ...
@@ -61,7 +61,7 @@ class Work(Protocol):
     def ready(self) -> Iterator[Result]: ...
 
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=PoolWorker)
 
 
 class WorkerPool(Engine, Generic[M]):
@@ -91,10 +91,10 @@ class WorkerPool(Engine, Generic[M]):
 
     @abstractmethod
     def _message(self, member: M) -> Message | None:
-        """Return the message of a member, None if the subclass handled it; raise `GoneError` if it has ended."""
+        """Return the message of a member, None if the subclass handled it; raise `WorkerGoneError` if it has ended."""
 
     @abstractmethod
-    def _finish(self, work: Work, member: M, chunk: TaskChunk, message: Computed) -> None:
+    def _finish(self, work: PoolCall, member: M, chunk: TaskChunk, message: Computed) -> None:
         """Pass a member's results on to the work."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class WorkerPool(Engine, Generic[M]):
         for result in self._run_without_copy(list(tasks)):
             yield result.copy() if isinstance(result, Update) else result
 
-    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | MissingClient]:
         for result in self._run_without_copy(tasks):
             assert not isinstance(result, EvaluateResult)
             yield result
@@ -129,7 +129,7 @@ class WorkerPool(Engine, Generic[M]):
         slots = SLOTS - 1 + self.at_once
         yield from self._complete(OrderedTasks(list(tasks), self._chunk_size, slots, more=self.elsewhere))
 
-    def _complete(self, work: Work) -> Iterator[Result]:
+    def _complete(self, work: PoolCall) -> Iterator[Result]:
         """Yield the results of some work as they become ready, until it is over."""
         self._most = self.at_once
         while not work.over():
@@ -144,7 +144,7 @@ class WorkerPool(Engine, Generic[M]):
         """Return the tasks per chunk: several small ones, because a message costs as much as some steps."""
         return max(1, min(tasks // (CHUNKS * self.workers), CHUNK_BYTES // max(self._vector_bytes, 1)))
 
-    def _hand_out(self, work: Work) -> None:
+    def _hand_out(self, work: PoolCall) -> None:
         """Give chunks to members, idle ones first.
 
         The last chunks, one per worker, are kept for idle members: queued behind another chunk, they might wait
@@ -186,11 +186,11 @@ class WorkerPool(Engine, Generic[M]):
                     self._start_timed_out(member)
         return answered
 
-    def _receive(self, member: M, work: Work) -> None:
+    def _receive(self, member: M, work: PoolCall) -> None:
         """Handle the next message of a member, or its end."""
         try:
             message = self._message(member)
-        except GoneError as gone:
+        except WorkerGoneError as gone:
             self._replace(member, work, str(gone))
             return
         if message is None:
@@ -202,7 +202,7 @@ class WorkerPool(Engine, Generic[M]):
             return
         chunk = self._take_first(member)
         match message:
-            case Unwritten(sentence):
+            case WriteFailed(sentence):
                 raise WriteError(sentence)
             case Refused(sentence):
                 raise InputError(sentence)
@@ -213,7 +213,7 @@ class WorkerPool(Engine, Generic[M]):
         assert chunk is not None
         self._finish(work, member, chunk, message)
 
-    def _replace(self, member: M, work: Work, how: str) -> None:
+    def _replace(self, member: M, work: PoolCall, how: str) -> None:
         """Replace a dead worker; its tasks are run next."""
         self._release(member)
         self._note_death(member, how)

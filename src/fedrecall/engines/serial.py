@@ -7,17 +7,17 @@ from typing import Self
 
 import torch
 
+from fedrecall.backend.device import CPU, Device
 from fedrecall.client.job import Job
 from fedrecall.client.partial_sums import Result
 from fedrecall.client.tasks import Task
 from fedrecall.client.worker import Worker
+from fedrecall.core.vector import Tensors
 from fedrecall.data.federation import Federation
-from fedrecall.device import CPU, Device
 from fedrecall.engines.engine import Engine
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import States
-from fedrecall.vector import Tensors
 
 
 class Serial(Engine):

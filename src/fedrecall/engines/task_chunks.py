@@ -13,7 +13,7 @@ from torch import Tensor
 from fedrecall.client.predictions import EvaluateResult
 from fedrecall.client.tasks import Task, TrainTask
 from fedrecall.client.update import Update
-from fedrecall.vector import Tensors
+from fedrecall.core.vector import Tensors
 
 SLOTS = 2  # result slots of a worker: one being filled, and one whose results wait for their turn
 TaskResult = Update | EvaluateResult

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from fedrecall.backend.device import Device
+from fedrecall.backend.torch_state import FixedState
 from fedrecall.client.job import Job
 from fedrecall.client.tasks import Task
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
-from fedrecall.device import Device
 from fedrecall.engines.malloc import keep_freed_memory
-from fedrecall.engines.messages import Failed, Failure, Refused, Unwritten
+from fedrecall.engines.messages import Failed, Failure, Refused, WriteFailed
 from fedrecall.engines.task_chunks import TaskResult
 from fedrecall.errors import InputError, WriteError
 from fedrecall.runs.client_states import States
-from fedrecall.torch_state import FixedState
 from fedrecall.user_code import their_traceback
 
 
@@ -44,7 +44,7 @@ def run_tasks(worker: Worker, tasks: Sequence[Task]) -> list[TaskResult] | Failu
 def failure_of(error: Exception, task: Task | None = None) -> Failure:
     """Return the message that reports an exception."""
     if isinstance(error, WriteError):
-        return Unwritten(str(error))
+        return WriteFailed(str(error))
     if isinstance(error, InputError):
         return Refused(str(error))
     return Failed(task, their_traceback(error))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedrecall.vector import ALIGNMENT, Tensors
+from fedrecall.core.vector import ALIGNMENT, Tensors
 
 TensorPlace = tuple[str, torch.dtype, tuple[int, ...], int]  # name, dtype, shape, offset in bytes
 TensorLayout = tuple[TensorPlace, ...]

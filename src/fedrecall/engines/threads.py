@@ -67,11 +67,11 @@ class Threads:
     def _serve(self, begin: Callable[[], object]) -> None:
         begin()
         while (call := self._calls.get()) is not None and not self._closed:
-            carry_out(*call)
+            complete_future(*call)
             del call  # do not keep its result while waiting
 
 
-def carry_out(future: Future[Any], function: Callable[[Any], Any], item: Any) -> None:
+def complete_future(future: Future[Any], function: Callable[[Any], Any], item: Any) -> None:
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(function(item))

@@ -13,19 +13,20 @@ from typing import Self
 
 import torch
 
+from fedrecall.backend.device import CPU, Device
 from fedrecall.client.cohort import Cohort, CohortResult
 from fedrecall.client.forward_calls import changing_part
 from fedrecall.client.job import Job
-from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.lowering import Lowering, unsupported_reason
-from fedrecall.client.mapped import MappedSteps, UntraceableError
+from fedrecall.client.lanes.model_reader import UnsupportedError
+from fedrecall.client.mapped_step import MappedSteps, UntraceableError
 from fedrecall.client.partial_sums import Contribution, Result, UpdateGroup
-from fedrecall.client.plan import Plan, plans_of
+from fedrecall.client.plan import StepPlan, plan_groups
 from fedrecall.client.tasks import Task, TrainTask
-from fedrecall.client.update import Missing, Update
+from fedrecall.client.update import MissingClient, Update
 from fedrecall.client.worker import Worker
+from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.data.federation import Federation
-from fedrecall.device import CPU, Device
 from fedrecall.engines.engine import Engine
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.engines.threads import Threads
@@ -33,7 +34,6 @@ from fedrecall.errors import InputError
 from fedrecall.models.build import dry_batch, strided_on_one_channel
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import States
-from fedrecall.vector import FlatModel, Tensors
 
 CLIENTS = 256  # most clients in a batch of models: enough to outweigh the calls, with bounded memory
 LEAST_WORK = 2**25  # parameters times samples: with less, Python's calls take longer than the work in lanes
@@ -68,9 +68,7 @@ class Vectorised(Engine):
     def open(self, job: Job, federation: Federation, states: States) -> None:
         reason = self.why_not(job)
         if reason:
-            raise InputError(
-                f"the engine 'vectorised' does not fit here: {reason}; choose 'serial' or 'processes'"
-            )
+            raise InputError(f"the engine 'vectorised' does not fit here: {reason}; choose 'serial' or 'processes'")
         keep_freed_memory()
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -142,7 +140,7 @@ class Vectorised(Engine):
             self.failed = None
             yield result
 
-    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | MissingClient]:
         # An `UpdateGroup` has neither probes nor states.
         together = self._sends_models and not tasks[0].probe
         for trained in self._trained(tasks):
@@ -157,14 +155,14 @@ class Vectorised(Engine):
             self._make_mapped(plans)
         return self._threads.map(self._train, plans)
 
-    def _make_mapped(self, plans: Sequence[Plan]) -> None:
+    def _make_mapped(self, plans: Sequence[StepPlan]) -> None:
         """Make the mapped steps before the threads start, because tracing changes torch for the whole process."""
         for plan in plans:
             with self._refusals(plan), self._worker.explained():
                 self._all[0].make_mapped(plan, self._worker.server, self._worker.buffers)
 
     @contextmanager
-    def _refusals(self, plan: Plan) -> Iterator[None]:
+    def _refusals(self, plan: StepPlan) -> Iterator[None]:
         """Raise an `InputError` for a model that torch cannot map."""
         try:
             yield
@@ -177,14 +175,14 @@ class Vectorised(Engine):
             self.failed = plan.tasks[0]  # a mapped model fails for all of them
             raise
 
-    def _parts(self, tasks: Sequence[TrainTask]) -> Iterator[Plan]:
+    def _parts(self, tasks: Sequence[TrainTask]) -> Iterator[StepPlan]:
         """Yield the batches. All are planned before training, because computing threads slow Python down."""
-        for plan in plans_of(self.job, self.federation, tasks, self._worker.least):
+        for plan in plan_groups(self.job, self.federation, tasks, self._worker.least):
             clients, work = len(plan.tasks), self._worker.flat.w.numel() * int(plan.steps[0]) * plan.sizes[0]
-            parts = by_sixteens(clients, work) if self._in_lanes else evenly(clients)
+            parts = by_sixteens(clients, work) if self._in_lanes else even_slices(clients)
             yield from map(plan.part, parts)
 
-    def _train(self, plan: Plan) -> CohortResult:
+    def _train(self, plan: StepPlan) -> CohortResult:
         states, cohort = self._worker.client_states(plan.tasks), self._cohorts.get()
         try:
             with self._refusals(plan), self._worker.explained():
@@ -216,7 +214,7 @@ def by_sixteens(clients: int, work: int) -> list[slice]:
     return [slice(first, first + size) for first in range(0, clients, size)]
 
 
-def evenly(clients: int) -> list[slice]:
+def even_slices(clients: int) -> list[slice]:
     """Return even slices that depend only on the number of clients: bits do not depend on the threads."""
     parts = -(-clients // CLIENTS)
     return [slice(i * clients // parts, (i + 1) * clients // parts) for i in range(parts)]

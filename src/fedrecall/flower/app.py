@@ -10,7 +10,7 @@ from typing import Any
 from fedrecall.errors import InputError, short_repr
 from fedrecall.flower.node import Config
 from fedrecall.flower.samples import SampleKind
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.layers import load_recipe
 from fedrecall.recipe.recipe import Recipe
 
 RECIPE = "recipe.yaml"
@@ -32,7 +32,7 @@ class App:
             words = shlex.split(str(config.get("settings", "")))
         except ValueError as error:
             raise InputError(f"settings is {short_repr(config['settings'])}: {error}") from None
-        recipe = load(str(folder / RECIPE), words, EVERY_ROUND)
+        recipe = load_recipe(str(folder / RECIPE), words, EVERY_ROUND)
         return cls(recipe, SampleKind.read(folder), config)
 
     def get(self, key: str, kind: type, default: Any) -> Any:
@@ -41,9 +41,7 @@ class App:
         if isinstance(value, int) and not isinstance(value, bool) and kind is float:
             value = float(value)
         if type(value) is not kind:
-            raise InputError(
-                f"{key} is {short_repr(value)} in the app's configuration; {WORDS[kind]} was expected"
-            )
+            raise InputError(f"{key} is {short_repr(value)} in the app's configuration; {WORDS[kind]} was expected")
         return value
 
 

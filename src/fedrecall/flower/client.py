@@ -17,13 +17,15 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from flwr.common.logger import log
 
+from fedrecall.backend.torch_state import fixed_torch_state, torch_threads
 from fedrecall.client.job import Job
-from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.decision import lowering_of
+from fedrecall.client.lanes.model_reader import UnsupportedError
 from fedrecall.client.predictions import EvaluateResult
 from fedrecall.client.tasks import EvaluateTask, TrainTask
 from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
+from fedrecall.core.vector import Tensors
 from fedrecall.data.federation import Federation
 from fedrecall.engines.malloc import keep_freed_memory
 from fedrecall.flower.app import App
@@ -44,26 +46,24 @@ from fedrecall.flower.messages import (
 from fedrecall.flower.node import Node
 from fedrecall.flower.refusal import RefusedError
 from fedrecall.flower.states import OwnStates
-from fedrecall.flower.tensors import pack, unpack
+from fedrecall.flower.tensors import pack_record, unpack_record
 from fedrecall.runs.client_states import StateFiles
 from fedrecall.simulation.experiment import job_of
-from fedrecall.torch_state import fixed_torch_state, torch_threads
-from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 
-Handler = Callable[["Here", Message], RecordDict]
+Handler = Callable[["NodeContext", Message], RecordDict]
 
 
 def client_app(folder: Path, mods: Sequence[Mod] = ()) -> ClientApp:
     """Return the app of a node. `mods` are Flower's (for privacy, for example) and wrap only the training."""
     app = ClientApp()
-    app.query()(answering(folder, introduce))
-    app.train(mods=list(mods))(answering(folder, train))
-    app.evaluate()(answering(folder, evaluate))
+    app.query()(message_handler(folder, report_facts))
+    app.train(mods=list(mods))(message_handler(folder, train_client))
+    app.evaluate()(message_handler(folder, evaluate_models))
     return app
 
 
-class Here:
+class NodeContext:
     """The node that received a message, with all that it needs for a reply."""
 
     def __init__(self, folder: Path, context: Context) -> None:
@@ -113,12 +113,12 @@ class Here:
         return replace(self.job, lowering=lowering)
 
 
-def answering(folder: Path, handler: Handler) -> Callable[[Message, Context], Message]:
+def message_handler(folder: Path, handler: Handler) -> Callable[[Message, Context], Message]:
     """Return the handler as a Flower function, which reports errors to the server without revealing data."""
 
     def answer(message: Message, context: Context) -> Message:
         try:
-            return Message(handler(Here(folder, context), message), reply_to=message)
+            return Message(handler(NodeContext(folder, context), message), reply_to=message)
         except RefusedError as error:
             reason = str(error)
         except Exception as error:
@@ -129,7 +129,7 @@ def answering(folder: Path, handler: Handler) -> Callable[[Message, Context], Me
     return answer
 
 
-def introduce(here: Here, message: Message) -> RecordDict:
+def report_facts(here: NodeContext, message: Message) -> RecordDict:
     """Return the number of samples and what the node's owner allows."""
     task, federation, client = task_of(message.content), here.federation, here.node.client
     if task.text("recipe") != here.app.recipe.method_digest():
@@ -143,7 +143,7 @@ def introduce(here: Here, message: Message) -> RecordDict:
     return answers
 
 
-def train(here: Here, message: Message) -> RecordDict:
+def train_client(here: NodeContext, message: Message) -> RecordDict:
     """Run the client update and return what the algorithm sends back."""
     task = task_of(message.content)
     here.agree(task)
@@ -156,20 +156,20 @@ def train(here: Here, message: Message) -> RecordDict:
     with here.worker(here.states(task.text("run"), version), lanes=task.flag("lanes")) as worker:
         layouts = Layouts.of(here.job, worker.flat)
         arrays: ArrayRecord = the_record(message.content, ARRAYS, ArrayRecord)
-        worker.publish(*with_buffers(unpack(arrays, layouts.down), worker))
+        worker.publish(*with_buffers(unpack_record(arrays, layouts.down), worker))
         round, cohort = task.whole("round", 1), task.whole("cohort", 1)
         work = TrainTask(round, 0, here.node.client, task.real("lr"), 0, version, cohort=cohort)
         result = worker.run(work)
         assert isinstance(result, Update)
-        content = RecordDict({ARRAYS: pack({**result.sent, **with_prefix(result.buffers)})})
+        content = RecordDict({ARRAYS: pack_record({**result.sent, **with_prefix(result.buffers)})})
         counts = {"samples": result.samples, "steps": result.steps, "state": result.state}
         content[METRICS] = MetricRecord({**counts, "loss": result.loss})
         if task.flag("model"):
-            content[MODEL] = pack(model_of(worker))
+            content[MODEL] = pack_record(model_of(worker))
     return content
 
 
-def evaluate(here: Here, message: Message) -> RecordDict:
+def evaluate_models(here: NodeContext, message: Message) -> RecordDict:
     """Return the correct samples and total negative log-likelihood of each model sent, on the validation data."""
     task = task_of(message.content)
     here.agree(task)
@@ -182,7 +182,7 @@ def evaluate(here: Here, message: Message) -> RecordDict:
         layout = Layouts.of(here.job, worker.flat).model
         for name in sorted(message.content.array_records):
             record = message.content.array_records[name]
-            worker.publish(*with_buffers(unpack(record, layout), worker))
+            worker.publish(*with_buffers(unpack_record(record, layout), worker))
             own = here.node.client if version and name == PUBLISHED else None
             asked = EvaluateTask(task.whole("round", 1), 0, "validation", own, version if own is not None else 0)
             result = worker.run(asked._replace(stop=samples))

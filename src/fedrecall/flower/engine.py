@@ -15,14 +15,15 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
 
+from fedrecall.backend.device import CPU, Device
 from fedrecall.client.batches import LocalPlan
 from fedrecall.client.job import Job
 from fedrecall.client.partial_sums import Result
 from fedrecall.client.predictions import EvaluateResult, Predictions
 from fedrecall.client.tasks import EvaluateTask, Task, TrainTask
-from fedrecall.client.update import Missing, ProbeAnswers, Update
+from fedrecall.client.update import MissingClient, ProbeAnswers, Update
+from fedrecall.core.vector import Tensors
 from fedrecall.data.federation import Federation
-from fedrecall.device import CPU, Device
 from fedrecall.engines import Engine, Serial
 from fedrecall.errors import InputError
 from fedrecall.flower.messages import (
@@ -40,11 +41,10 @@ from fedrecall.flower.messages import (
 from fedrecall.flower.nodes import Nodes
 from fedrecall.flower.refusal import RefusedError
 from fedrecall.flower.states import StatesElsewhere
-from fedrecall.flower.tensors import pack, unpack
+from fedrecall.flower.tensors import pack_record, unpack_record
 from fedrecall.models.build import has_statistics, least_samples
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import StateFiles, States
-from fedrecall.vector import Tensors
 from fedrecall.version import __version__
 
 Count = tuple[int, float]  # correct samples, and the sum of the negative log-likelihood over all samples
@@ -86,7 +86,7 @@ class Flower(Engine):
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         self.server, self.buffers = server, with_prefix(buffers) if self.has_buffers else {}
         model = {"w": server["w"], **self.buffers}
-        if not same(model, self._model):
+        if not equal_tensors(model, self._model):
             self._model, self._known = model, {}
         if self._here:
             self._here.publish(round, server, buffers)
@@ -110,12 +110,12 @@ class Flower(Engine):
 
     # Training
 
-    def _train(self, tasks: list[TrainTask]) -> Iterator[Update | Missing]:
-        arrays = pack({**self.server, **self.buffers})
+    def _train(self, tasks: list[TrainTask]) -> Iterator[Update | MissingClient]:
+        arrays = pack_record({**self.server, **self.buffers})
         contents = {task.client: RecordDict({ARRAYS: arrays, TASK: self._train_task(task)}) for task in tasks}
         self.roster.silent = set()
         answers = self.roster.ask(MessageType.TRAIN, contents, tasks[0].round)
-        results: list[Update | Missing] = []
+        results: list[Update | MissingClient] = []
         models: dict[int, Tensors] = {}
         for task in tasks:
             answer = answers.pop(task.client)
@@ -124,7 +124,7 @@ class Flower(Engine):
                     raise RefusedError(answer)
                 result, model = self._checked(task, answer)
             except RefusedError as error:
-                results.append(Missing(task, str(error)))
+                results.append(MissingClient(task, str(error)))
                 continue
             results.append(result)
             finite = result.finite_part()[0] is not None  # the round drops non-finite updates
@@ -165,7 +165,7 @@ class Flower(Engine):
         if set(content) != expected:
             raise RefusedError(f"it has the records {sorted(content)}; {sorted(expected)} were expected")
         # The round itself drops non-finite values, as on every engine.
-        tensors = unpack(the_record(content, ARRAYS, ArrayRecord), self.layouts.up, finite=False)
+        tensors = unpack_record(the_record(content, ARRAYS, ArrayRecord), self.layouts.up, finite=False)
         sent, buffers = split_buffers(tensors)
         metrics, facts, local = metrics_of(content), self.roster.facts[task.client], self.job.local
         samples, steps, loss = metrics.whole("samples"), metrics.whole("steps"), metrics.real("loss")
@@ -183,7 +183,7 @@ class Flower(Engine):
         if not math.isfinite(loss) and result.finite_part()[0] is not None:
             raise RefusedError("its loss is not finite")
         if MODEL in expected:
-            return result, unpack(the_record(content, MODEL, ArrayRecord), self.layouts.model)
+            return result, unpack_record(the_record(content, MODEL, ArrayRecord), self.layouts.model)
         return result, {"w": sent["w"], **with_prefix(buffers)} if "w" in sent else {}
 
     # Evaluation
@@ -219,7 +219,7 @@ class Flower(Engine):
         self, round: int, versions: dict[int, int], models: dict[str, Tensors], *, others: bool
     ) -> dict[int, Counts]:
         """Return the counts of models by client, without clients whose answer is missing or invalid."""
-        records = {name: pack(model) for name, model in models.items()}
+        records = {name: pack_record(model) for name, model in models.items()}
         contents = {
             client: RecordDict({**records, TASK: self._task(client, round, state=version, others=others)})
             for client, version in versions.items()
@@ -246,7 +246,7 @@ class Flower(Engine):
             raise RefusedError(f"{max(correct)} of {samples} samples are said to be right")
         return dict(zip(names, zip(correct, nll)))
 
-    def _probe(self, results: Sequence[Update | Missing], models: dict[int, Tensors]) -> None:
+    def _probe(self, results: Sequence[Update | MissingClient], models: dict[int, Tensors]) -> None:
         """Evaluate each probed model at each client that allows it, and add the answers to the results."""
         named: dict[str, Tensors] = {}
         for client, model in models.items():
@@ -268,5 +268,5 @@ class Flower(Engine):
         return np.concatenate(parts)
 
 
-def same(first: Tensors, second: Tensors) -> bool:
+def equal_tensors(first: Tensors, second: Tensors) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
+from fedrecall.api.execute import load_federation
 from fedrecall.errors import InputError
 from fedrecall.flower.app import RECIPE
 from fedrecall.flower.samples import SampleKind
 from fedrecall.flower.server import OF_RECIPE, refuse_what_needs_data
-from fedrecall.front.execute import load_federation
-from fedrecall.recipe.names import titles
+from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs.folder import explain_folder_errors
 

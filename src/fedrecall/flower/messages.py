@@ -20,10 +20,10 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from fedrecall.algorithms.base import LocalSteps
 from fedrecall.client.job import Job
+from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.flower.refusal import RefusedError
 from fedrecall.flower.tensors import Layout, layout_of
 from fedrecall.updates.pipeline import STATISTICS
-from fedrecall.vector import FlatModel, Tensors
 
 TASK, ARRAYS, METRICS, MODEL = "task", "arrays", "metrics", "model"
 BUFFERS = "buffers."  # prefix of the names of a model's buffers among other tensors
@@ -119,9 +119,7 @@ class Layouts:
         message, travelling = sent, {} if job.own_buffers else buffers
         if job.pipeline:
             floats = {STATISTICS: flat.b} if travelling else {}
-            message, _ = job.pipeline.send(
-                {**sent, **floats}, {**server, **floats}, {}, round=1, client=0, cohort=1
-            )
+            message, _ = job.pipeline.send({**sent, **floats}, {**server, **floats}, {}, round=1, client=0, cohort=1)
             travelling = {f"{BUFFERS}i": buffers[f"{BUFFERS}i"]} if travelling else {}
         return cls(
             layout_of({**server, **buffers}),

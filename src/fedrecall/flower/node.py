@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from fedrecall.api.execute import load_federation
 from fedrecall.data.arrays import checked
 from fedrecall.data.assignment import Assignment
 from fedrecall.data.export import arrays_of
@@ -20,10 +21,9 @@ from fedrecall.data.sources import DataSet
 from fedrecall.data.sources.own_files import name_errors
 from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.flower.samples import SampleKind
-from fedrecall.front.execute import load_federation
-from fedrecall.recipe.files import read
+from fedrecall.recipe.files import read_recipe
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.scratch import ScratchFolder
+from fedrecall.storage.scratch import ScratchFolder
 
 PARTS = ("x_train", "y_train", "x_validation", "y_validation")
 OWN_KEYS = ("data", "validation", "seed")  # keys of a node's YAML file about its data
@@ -127,7 +127,7 @@ def file_of_client(folder: Path, client: int) -> Path:
 def from_source(path: Path, recipe: Recipe) -> dict[str, np.ndarray]:
     """Return the training samples of the data source in a node's file, a share of them for validation."""
     with name_errors(path):
-        tree = read(str(path))
+        tree = read_recipe(str(path))
         unknown = [key for key in tree if key not in OWN_KEYS]
         if "data" not in tree or unknown:
             wrong = f"there is no key {unknown[0]!r}" if unknown else "the key 'data' is missing"

@@ -24,7 +24,7 @@ Answer: TypeAlias = RecordDict | str  # a client's answer, or why there is none
 
 
 @dataclass(frozen=True)
-class Facts:
+class NodeFacts:
     """The facts that a node has reported about its client."""
 
     train: int
@@ -42,7 +42,7 @@ class Nodes:
     clients: int
     classes: int  # 0: class counts are not requested
     timeout: float | None
-    facts: dict[int, Facts] = field(default_factory=dict)  # by client, from its node or from before a resume
+    facts: dict[int, NodeFacts] = field(default_factory=dict)  # by client, from its node or from before a resume
     places: dict[int, int] = field(default_factory=dict)  # client to node
     refused: set[int] = field(default_factory=set)  # nodes that take no part
     silent: set[int] = field(default_factory=set)  # nodes that did not answer the query; asked again next round
@@ -105,10 +105,10 @@ class Nodes:
             counts = tuple(metrics_of(content).wholes("classes", self.classes))
             if sum(counts) != sizes[0]:
                 raise RefusedError("its class counts are not those of its training samples")
-        before = self.facts.get(client, Facts(*sizes, forgetting=False))
+        before = self.facts.get(client, NodeFacts(*sizes, forgetting=False))
         if (before.train, before.validation) != sizes:
             raise RefusedError(f"client {client} has {sizes[0]} and {sizes[1]} samples now, and had others before")
-        self.facts[client] = Facts(*sizes, fields.flag("forgetting"), counts or before.counts)
+        self.facts[client] = NodeFacts(*sizes, fields.flag("forgetting"), counts or before.counts)
         self.places[client] = node
 
     def ask(self, kind: str, contents: Mapping[int, RecordDict], round: int) -> dict[int, Answer]:
@@ -130,7 +130,7 @@ class Nodes:
         for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
             node = reply.metadata.src_node_id
             if node in answers:
-                answers[node] = content_of(reply)
+                answers[node] = answer_of(reply)
         return answers
 
     @property
@@ -143,7 +143,7 @@ class Nodes:
         return {str(client): vars(facts) for client, facts in sorted(self.facts.items())}
 
 
-def content_of(reply: Message) -> Answer:
+def answer_of(reply: Message) -> Answer:
     if not reply.has_error():
         return reply.content
     reason = reply.error.reason or f"error {reply.error.code}"

@@ -12,7 +12,7 @@ import numpy as np
 from fedrecall.data.federation import Federation
 from fedrecall.data.transform import Images, Plain, SmallerCrops, Transform
 from fedrecall.errors import InputError
-from fedrecall.safe_parsing import json_value, reason_of, regular_file
+from fedrecall.storage.safe_parsing import json_value, reason_of, regular_file
 
 FILE = "samples.json"
 KINDS: dict[str, type[Transform]] = {"plain": Plain, "images": Images, "smaller_crops": SmallerCrops}

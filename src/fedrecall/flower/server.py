@@ -12,20 +12,20 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
+from fedrecall.api.execute import RunPlan, execute
 from fedrecall.data.sources.own_files import name_errors
 from fedrecall.errors import InputError
 from fedrecall.flower.app import App
 from fedrecall.flower.engine import Flower
-from fedrecall.flower.nodes import Facts, Nodes
-from fedrecall.flower.told import ToldFederation
-from fedrecall.front.execute import Plan, execute
+from fedrecall.flower.nodes import NodeFacts, Nodes
+from fedrecall.flower.remote_federation import RemoteFederation
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import read_tree
-from fedrecall.safe_parsing import json_value
 from fedrecall.simulation.experiment import Parts, build
+from fedrecall.storage.safe_parsing import json_value
 
 OWN_DATA = (
     "the clients are the nodes of a federation: what the recipe says of data and partition, and that it repeats "
@@ -39,7 +39,7 @@ def server_app(folder: Path) -> ServerApp:
 
     def main(grid: Grid, context: Context) -> None:
         try:
-            summary = serve(grid, App.of(folder, context.run_config))
+            summary = run_federation(grid, App.of(folder, context.run_config))
         except InputError as error:
             log(ERROR, "fedrecall: error: %s", error)
             raise
@@ -50,7 +50,7 @@ def server_app(folder: Path) -> ServerApp:
     return app
 
 
-def serve(grid: Grid, app: App) -> dict[str, Any]:
+def run_federation(grid: Grid, app: App) -> dict[str, Any]:
     """Run or resume the recipe on the connected nodes, write a report and return the run's summary."""
     recipe, out = app.recipe, Path(app.get("out", str, "runs/flower")).expanduser()
     resume = app.get("resume", bool, False)
@@ -63,7 +63,7 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
     if told is None:
         raise InputError(f"resume is true, but {str(out)!r} is not the folder of a run on a federation")
     run = str(told.get("run") or secrets.token_hex(8))
-    nodes = gathered(grid, app, told)
+    nodes = wait_for_clients(grid, app, told)
     facts = [nodes.facts[client] for client in range(nodes.clients)]
     test = test_set(app)
     if test is not None and recipe.create("algorithm").personal:
@@ -71,7 +71,7 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
             f"algorithm is {recipe.algorithm['name']!r}, which gives each client a model of its own: the server "
             "has none to test; say test='' in the app's configuration"
         )
-    federation = ToldFederation(app.kind, facts, test, recipe.partition)
+    federation = RemoteFederation(app.kind, facts, test, recipe.partition)
     if nodes.classes:
         federation.class_counts(0)  # raises an `InputError` if they are not known
     notes = [OWN_DATA, *notes_on_forgetting(recipe, nodes)]
@@ -79,8 +79,8 @@ def serve(grid: Grid, app: App) -> dict[str, Any]:
     experiment = build(recipe, federation, Parts(engine=engine), run=out if resume else None)
     folder = RunFolder.reopen(out) if resume else RunFolder.create(out)
     folder.write_json(files.NODES, {"run": run, "clients": nodes.told()})
-    plan = Plan(experiment, folder, out.name, resume=resume)
-    watchers = [Log(folder, nodes, recipe.rounds)]
+    plan = RunPlan(experiment, folder, out.name, resume=resume)
+    watchers = [RoundLog(folder, nodes, recipe.rounds)]
     (summary,) = execute([plan], report=out / files.REPORT, quiet=True, callbacks=watchers)
     log(INFO, "the report: %s", out / files.REPORT)
     return summary
@@ -112,7 +112,7 @@ def notes_on_forgetting(recipe: Recipe, nodes: Nodes) -> list[str]:
     ]
 
 
-def gathered(grid: Grid, app: App, told: dict[str, Any]) -> Nodes:
+def wait_for_clients(grid: Grid, app: App, told: dict[str, Any]) -> Nodes:
     """Wait for the clients and return their nodes; in a resumed run, some may connect later."""
     recipe, objective = app.recipe, app.recipe.create("objective")
     discloses = "class_counts" in recipe.create("algorithm").discloses
@@ -128,7 +128,7 @@ def gathered(grid: Grid, app: App, told: dict[str, Any]) -> Nodes:
         raise InputError("clients is not given in the app's configuration; how many there are was expected")
     for client, facts in told.get("clients", {}).items():
         counts = facts["counts"]
-        nodes.facts[int(client)] = Facts(**{**facts, "counts": None if counts is None else tuple(counts)})
+        nodes.facts[int(client)] = NodeFacts(**{**facts, "counts": None if counts is None else tuple(counts)})
     nodes.wait(app.get("wait", float, 300.0))
     return nodes
 
@@ -150,7 +150,7 @@ def test_set(app: App) -> tuple[np.ndarray, np.ndarray] | None:
     return x, y
 
 
-class Log(Watcher):
+class RoundLog(Watcher):
     """Logs a line per round, and records an event for each refusal."""
 
     def __init__(self, folder: RunFolder, nodes: Nodes, rounds: int) -> None:

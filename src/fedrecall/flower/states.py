@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedrecall.core.vector import Tensors
 from fedrecall.runs.client_states import StateFiles, lost
-from fedrecall.vector import Tensors
 
 
 class OwnStates(StateFiles):

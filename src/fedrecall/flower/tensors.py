@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
 
+from fedrecall.core.vector import Tensors
 from fedrecall.errors import InputError
 from fedrecall.flower.refusal import RefusedError
-from fedrecall.vector import Tensors
 
 MOST_HEADER = 1024  # limit of the bytes before an array's values in NumPy's format
 ENCODING = "numpy.ndarray"  # Flower's name for that format, which its mods read too
@@ -30,25 +30,23 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return name
 
 
-def pack(tensors: Tensors) -> ArrayRecord:
+def pack_record(tensors: Tensors) -> ArrayRecord:
     """Return the tensors as a record, in the order of their names, which is the same both ways."""
     named = sorted(tensors.items())
     return ArrayRecord({name: Array(tensor.detach().contiguous().numpy()) for name, tensor in named})
 
 
-def unpack(record: ArrayRecord, layout: Layout, *, finite: bool = True) -> Tensors:
+def unpack_record(record: ArrayRecord, layout: Layout, *, finite: bool = True) -> Tensors:
     """Return a record's tensors; raise a `RefusedError` if they do not fit the layout. Sizes are checked first."""
     if set(record) != set(layout):
-        raise RefusedError(f"it has the tensors {in_words(record)}; {in_words(layout)} were expected")
+        raise RefusedError(f"it has the tensors {names_text(record)}; {names_text(layout)} were expected")
     return {name: decoded(name, record[name], *layout[name], finite=finite) for name in layout}
 
 
 def decoded(name: str, array: Array, dtype: str, shape: tuple[int, ...], *, finite: bool) -> torch.Tensor:
     if (array.stype, array.dtype, tuple(array.shape)) != (ENCODING, dtype, shape):
         what = f"{array.stype[:40]} of {array.dtype[:40]} and shape {str(tuple(array.shape))[:80]}"
-        raise RefusedError(
-            f"its tensor {name!r} is a {what}; {ENCODING} of {dtype} and shape {shape} was expected"
-        )
+        raise RefusedError(f"its tensor {name!r} is a {what}; {ENCODING} of {dtype} and shape {shape} was expected")
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     if not size <= len(array.data) <= size + MOST_HEADER:
         raise RefusedError(f"its tensor {name!r} has {len(array.data)} bytes; {size} and a header were expected")
@@ -63,6 +61,6 @@ def decoded(name: str, array: Array, dtype: str, shape: tuple[int, ...], *, fini
     return torch.from_numpy(np.array(values, order="C"))
 
 
-def in_words(names: Iterable[str]) -> str:
+def names_text(names: Iterable[str]) -> str:
     shown = [repr(name)[:40] for name in sorted(names)]
     return ", ".join(shown[:8] + ["more"] * (len(shown) > 8)) or "none"

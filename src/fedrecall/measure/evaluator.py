@@ -10,6 +10,7 @@ import numpy as np
 from fedrecall.client.job import Job
 from fedrecall.client.predictions import EvaluateResult, Predictions
 from fedrecall.client.tasks import EvaluateTask
+from fedrecall.core.rng import stream
 from fedrecall.data.federation import Federation
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import InputError
@@ -21,12 +22,11 @@ from fedrecall.measure.forgetting import (
 )
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.measure.metrics import client_metrics, counted_metrics, pooled_metrics
-from fedrecall.measure.user_metrics import UserMetric, evaluate, user_metrics
+from fedrecall.measure.user_metrics import UserMetric, evaluate_user_metric, user_metrics
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.rng import stream
 from fedrecall.runs import files
 from fedrecall.runs.client_states import StateTable
-from fedrecall.runs.lines import Lines
+from fedrecall.runs.jsonl import Lines
 
 PART = 1024  # samples per evaluation task
 MOST_CLIENTS = 500  # on a line of clients.jsonl
@@ -87,16 +87,12 @@ class Evaluator(Observer):
         if files.METRICS in lines:
             planned[files.METRICS] = [self._planned(line) for line in lines[files.METRICS]]
         if files.CLIENTS in lines:
-            planned[files.CLIENTS] = [
-                line for line in lines[files.CLIENTS] if self.recipe.evaluates(line["round"])
-            ]
+            planned[files.CLIENTS] = [line for line in lines[files.CLIENTS] if self.recipe.evaluates(line["round"])]
         return planned
 
     def notes_on_untested(self, lines: Lines) -> Iterator[str]:
         """Yield a warning if completed rounds are among those to test but were not tested."""
-        past = [
-            line["round"] for line in lines if "test" in self.due(line["round"]) and "test_accuracy" not in line
-        ]
+        past = [line["round"] for line in lines if "test" in self.due(line["round"]) and "test_accuracy" not in line]
         if past:
             yield (
                 f"of the last {self.recipe.tested_rounds} rounds, those up to {past[-1]} are not tested: "
@@ -142,7 +138,7 @@ class Evaluator(Observer):
         found = pooled_metrics(predictions, labels, self.federation.num_classes)
         if (logits := predictions.logits) is not None:
             for name, function in self.user_metrics.items():
-                found[name] = evaluate(name, function, logits, labels.copy(), t)
+                found[name] = evaluate_user_metric(name, function, logits, labels.copy(), t)
         return {f"{prefix}_{name}": value for name, value in found.items()}
 
     def _labels(self, split: str) -> np.ndarray:

@@ -52,7 +52,7 @@ def own_pairs(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = 
     return own
 
 
-def others(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
+def without_own_data(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
     """Return the matrix with NaN in place of each model's own data."""
     return np.where(own_pairs(matrix, models, data), np.nan, matrix)
 
@@ -65,17 +65,17 @@ def forgetting_matrix(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 def mean_forgetting(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> float:
     """Return the mean over all pairs of a model i and another client's data k != i."""
-    return mean_of_known(others(matrix, models, data))
+    return mean_of_known(without_own_data(matrix, models, data))
 
 
 def forgotten_by_model(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
     """Return [m]: the forgetting of model i, the mean over the others' data k != i."""
-    return means_of_known(others(matrix, models, data), axis=1)
+    return means_of_known(without_own_data(matrix, models, data), axis=1)
 
 
 def forgotten_on_data(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> np.ndarray:
     """Return [k]: the forgetting on client k's data, the mean over the others' models i != k: F_k of the paper."""
-    return means_of_known(others(matrix, models, data), axis=0)
+    return means_of_known(without_own_data(matrix, models, data), axis=0)
 
 
 def standard_error(
@@ -118,13 +118,11 @@ def drops_and_rises(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | N
 
     They are separate, so that a gain on one client's data does not hide a loss on another's.
     """
-    values = others(matrix, models, data)
+    values = without_own_data(matrix, models, data)
     return mean_of_known(np.maximum(values, 0.0)), mean_of_known(np.maximum(-values, 0.0))
 
 
-def present_and_absent(
-    class_before: np.ndarray, class_after: np.ndarray, present: np.ndarray
-) -> tuple[float, float]:
+def present_and_absent(class_before: np.ndarray, class_after: np.ndarray, present: np.ndarray) -> tuple[float, float]:
     """Return the mean forgetting per class, from [C] and [m, C]: over the pairs of a model and a class that its
     client trains on, and over the pairs with a class that the client lacks."""
     lost = forgetting_matrix(class_before, class_after)

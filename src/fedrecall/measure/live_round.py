@@ -11,9 +11,9 @@ import numpy as np
 from fedrecall.client.partial_sums import Contribution
 from fedrecall.client.sums import UpdateGeometry
 from fedrecall.client.tasks import TrainTask
+from fedrecall.core.vector import Tensors
 from fedrecall.engines.engine import Engine
 from fedrecall.runs.client_states import StateTable
-from fedrecall.vector import Tensors
 
 Event = tuple[str, str]  # its kind and message
 

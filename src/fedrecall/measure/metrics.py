@@ -97,8 +97,7 @@ OF_A_ROUND = (
     ),
     Metric(
         "val_accuracy_worst",
-        "Mean of the same accuracies over the worst tenth of the training clients (rounded up), at evaluated "
-        "rounds.",
+        "Mean of the same accuracies over the worst tenth of the training clients (rounded up), at evaluated rounds.",
         "higher",
         unit="%",
     ),
@@ -166,8 +165,7 @@ OF_A_ROUND = (
     ),
     Metric(
         "update_cosine",
-        "Mean over the pairs of the round's clients of the cosine between their updates y - x, at evaluated "
-        "rounds.",
+        "Mean over the pairs of the round's clients of the cosine between their updates y - x, at evaluated rounds.",
     ),
     Metric(
         "forgetting",

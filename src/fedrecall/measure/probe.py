@@ -13,13 +13,13 @@ import numpy as np
 from fedrecall.client.partial_sums import Contribution
 from fedrecall.client.tasks import TrainTask
 from fedrecall.client.update import ProbeAnswers
+from fedrecall.core.rng import stream
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
 from fedrecall.measure import forgetting
 from fedrecall.measure.evaluator import Evaluator
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.rng import stream
 
 Arrays = dict[str, np.ndarray]
 

@@ -10,11 +10,11 @@ from torch.utils.flop_counter import flop_registry
 
 from fedrecall.client.batches import LocalPlan
 from fedrecall.client.partial_sums import Contribution
+from fedrecall.core.vector import FlatModel
 from fedrecall.data.federation import Federation
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.models.build import dry_batch, least_samples
 from fedrecall.recipe.settings import Local
-from fedrecall.vector import FlatModel
 
 
 class Operations(TorchDispatchMode):

@@ -31,7 +31,7 @@ def user_metrics(named: Sequence[str], given: Mapping[str, UserMetric] | None = 
     return found
 
 
-def evaluate(name: str, function: UserMetric, logits: np.ndarray, labels: np.ndarray, round: int) -> float:
+def evaluate_user_metric(name: str, function: UserMetric, logits: np.ndarray, labels: np.ndarray, round: int) -> float:
     """Return the function's value; an exception in it gets a note of the metric and the round."""
     try:
         value = function(logits, labels)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedrecall.client.update import Update
+from fedrecall.core.vector import Tensors
 from fedrecall.measure.live_round import LiveRound
-from fedrecall.vector import Tensors
 
 
 class Round:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fedrecall.components import Section
+from fedrecall.config.components import Section
 from fedrecall.models.embedding import MeanEmbedding, embedding
 from fedrecall.models.lenet import LeNet, lenet
 from fedrecall.models.mlp import mlp

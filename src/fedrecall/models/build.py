@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedrecall.backend.torch_state import fixed_torch_state, torch_threads
+from fedrecall.core.rng import default_generator
+from fedrecall.core.vector import HERE, FlatModel, materialise
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
 from fedrecall.models.embedding import MeanEmbedding
 from fedrecall.models.uniform_draws import UniformDraws
-from fedrecall.rng import default_generator
-from fedrecall.torch_state import fixed_torch_state, torch_threads
 from fedrecall.user_code import has_their_lines
-from fedrecall.vector import HERE, FlatModel, materialise
 
 
 def build_model(

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
+from fedrecall.config.options import Size
 from fedrecall.errors import InputError
-from fedrecall.options import Size
 
 
 class MeanEmbedding(nn.Module):
@@ -37,9 +37,7 @@ class MeanEmbedding(nn.Module):
 
     def look_up(self, ids: Tensor) -> Tensor:
         if ids.is_floating_point():
-            raise InputError(
-                f"model embedding takes token ids, which are whole numbers, but samples are {ids.dtype}"
-            )
+            raise InputError(f"model embedding takes token ids, which are whole numbers, but samples are {ids.dtype}")
         try:
             vectors: Tensor = self.vectors(ids)
         except IndexError:  # torch's error does not say which id is wrong

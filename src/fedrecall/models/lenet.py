@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedrecall.config.titles import titled
 from fedrecall.errors import InputError
-from fedrecall.titles import titled
 
 
 class LeNet(nn.Module):
@@ -37,7 +37,5 @@ class LeNet(nn.Module):
 def lenet(sample_shape: tuple[int, ...], num_classes: int) -> LeNet:
     """LeNet for images of 28x28 or 32x32 pixels and any number of channels."""
     if len(sample_shape) != 3 or sample_shape[1:] not in ((28, 28), (32, 32)):
-        raise InputError(
-            f"model lenet takes images of 28x28 or 32x32, but a sample of this data is {sample_shape}"
-        )
+        raise InputError(f"model lenet takes images of 28x28 or 32x32, but a sample of this data is {sample_shape}")
     return LeNet(sample_shape[0], num_classes, padding=2 if sample_shape[1] == 28 else 0)

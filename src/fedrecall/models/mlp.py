@@ -8,9 +8,9 @@ from typing import Annotated
 
 from torch import nn
 
+from fedrecall.config.options import Size
+from fedrecall.config.titles import titled
 from fedrecall.errors import InputError
-from fedrecall.options import Size
-from fedrecall.titles import titled
 
 
 @titled("MLP")

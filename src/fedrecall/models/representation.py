@@ -31,8 +31,7 @@ class Representation:
             if name not in modules:
                 known = [key for key in modules if key]
                 raise InputError(
-                    f"algorithm.representation is {name!r}, but the model has no such module; "
-                    f"{nearest(name, known)}"
+                    f"algorithm.representation is {name!r}, but the model has no such module; {nearest(name, known)}"
                 )
             modules[name].register_forward_hook(self._catch_output)
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedrecall.config.options import Size
+from fedrecall.config.titles import titled
 from fedrecall.errors import InputError
-from fedrecall.options import Size
-from fedrecall.titles import titled
 
 Norm = Literal["batch", "group", "none"]
 Variant = Literal["paper", "authors"]

@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from fedrecall.core.vector import Tensors
 from fedrecall.errors import InputError
-from fedrecall.vector import Tensors
 
 # The accepted dtypes. Complex and 8-bit float weights would lose their meaning in a model's dtype.
 READ = {torch.float64, torch.float32, torch.float16, torch.bfloat16}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedrecall.components import Section
-from fedrecall.labels import Labels
+from fedrecall.config.components import Section
+from fedrecall.core.labels import Labels
 from fedrecall.objectives.base import Objective
 from fedrecall.objectives.cross_entropy import CrossEntropy
 from fedrecall.objectives.fedlc import FedLC

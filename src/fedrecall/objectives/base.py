@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedrecall.labels import Labels
-from fedrecall.options import Shares
-from fedrecall.priors import FAR, portable_log, shares_of, shift, unevenness
-from fedrecall.vector import Tensors
+from fedrecall.config.options import Shares
+from fedrecall.core.labels import Labels
+from fedrecall.core.priors import FAR, portable_log, shares_of, shift, unevenness
+from fedrecall.core.vector import Tensors
 
 NOTHING: frozenset[str] = frozenset()
 TEACHER = frozenset({"teacher"})

@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrecall.labels import Labels
+from fedrecall.core.labels import Labels
+from fedrecall.core.vector import Tensors
 from fedrecall.objectives.base import Objective, in_full
-from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)

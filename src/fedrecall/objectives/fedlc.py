@@ -8,10 +8,10 @@ from typing import Annotated
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrecall.labels import Labels
+from fedrecall.config.options import Rate
+from fedrecall.core.labels import Labels
+from fedrecall.core.vector import Tensors
 from fedrecall.objectives.base import Objective, in_full
-from fedrecall.options import Rate
-from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrecall.labels import Labels
+from fedrecall.config.options import Rate, Scale
+from fedrecall.core.labels import Labels
+from fedrecall.core.vector import Tensors
 from fedrecall.objectives.base import TEACHER, Objective, in_full
 from fedrecall.objectives.distillation import distilled
-from fedrecall.options import Rate, Scale
-from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrecall.labels import Labels
+from fedrecall.core.labels import Labels
+from fedrecall.core.vector import Tensors
 from fedrecall.objectives.base import Objective, in_full
-from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedrecall.labels import Labels
-from fedrecall.losses import log_weights, quick_cross_entropy
+from fedrecall.config.options import Rate
+from fedrecall.core.labels import Labels
+from fedrecall.core.losses import log_weights, quick_cross_entropy
+from fedrecall.core.vector import Tensors
 from fedrecall.objectives.base import TEACHER, Objective, in_full
 from fedrecall.objectives.distillation import OUT, distilled
-from fedrecall.options import Rate
-from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)

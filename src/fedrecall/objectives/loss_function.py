@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedrecall.components import PlainFunction
+from fedrecall.config.components import PlainFunction
+from fedrecall.core.labels import Labels
+from fedrecall.core.vector import Tensors
 from fedrecall.errors import InputError
-from fedrecall.labels import Labels
 from fedrecall.objectives.base import Objective, in_full
 from fedrecall.user_code import has_their_lines
-from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True, eq=False)

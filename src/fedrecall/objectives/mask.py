@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedrecall.labels import Labels
-from fedrecall.losses import quick_cross_entropy
+from fedrecall.core.labels import Labels
+from fedrecall.core.losses import quick_cross_entropy
+from fedrecall.core.vector import Tensors
 from fedrecall.objectives.base import Objective
-from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from fedrecall.config.options import Prior, Rate, checked_prior
+from fedrecall.core.labels import Labels
+from fedrecall.core.losses import log_weights, quick_cross_entropy
+from fedrecall.core.priors import check_length, portable_log
+from fedrecall.core.vector import Tensors
 from fedrecall.errors import InputError, short_repr
-from fedrecall.labels import Labels
-from fedrecall.losses import log_weights, quick_cross_entropy
 from fedrecall.objectives.base import NOTHING, SHARES, TEACHER, Objective
 from fedrecall.objectives.distillation import distilled
-from fedrecall.options import Prior, Rate, checked_prior
-from fedrecall.priors import check_length, portable_log
-from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrecall.components import Section
+from fedrecall.config.components import Section
 from fedrecall.optimisers.base import Optimiser
 from fedrecall.optimisers.sgd import SGD
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from fedrecall.core.vector import Tensors
 from fedrecall.errors import InputError
-from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)

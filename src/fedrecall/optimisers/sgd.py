@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedrecall.core.vector import Tensors
 from fedrecall.optimisers.base import Optimiser
-from fedrecall.vector import Tensors
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrecall.components import Section
+from fedrecall.config.components import Section
 from fedrecall.participation.base import Participation
 from fedrecall.participation.uniform import UniformSampling
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from fedrecall.config.options import Positive
 from fedrecall.errors import InputError
-from fedrecall.options import Positive
 from fedrecall.participation.base import Participation
 
 

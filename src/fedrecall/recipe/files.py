@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import InputError, nearest, short_repr
-from fedrecall.safe_parsing import MOST_YAML, regular_file, yaml_value
+from fedrecall.storage.safe_parsing import MOST_YAML, regular_file, yaml_value
 
 Tree = dict[str, Any]
 MOST_BASES = 10  # in a chain; each file may take seconds to read
 
 
-def shipped() -> dict[str, Path]:
+def shipped_recipes() -> dict[str, Path]:
     """Return the recipes that come with the package, by name."""
     folder = Path(str(resources.files("fedrecall") / "recipe" / "shipped"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
@@ -27,7 +27,7 @@ def with_bases(source: str) -> list[Tree]:
     while True:
         path = place_of(names[-1], folder)
         try:
-            tree = dict(read(names[-1], folder))
+            tree = dict(read_recipe(names[-1], folder))
         except InputError as error:
             raise InputError(f"{error} (a base of {names[-2]!r})" if trees else str(error)) from None
         place = os.path.realpath(path)
@@ -50,10 +50,10 @@ def with_bases(source: str) -> list[Tree]:
 
 def place_of(source: str, folder: Path = Path()) -> Path:
     """Return the path of a shipped recipe, or of a file, which may be relative to `folder`."""
-    return shipped().get(source, folder / source)
+    return shipped_recipes().get(source, folder / source)
 
 
-def read(source: str, folder: Path = Path()) -> Tree:
+def read_recipe(source: str, folder: Path = Path()) -> Tree:
     """Return the tree of a shipped recipe or of a file, whose path may be relative to `folder`."""
     path = place_of(source, folder)
     if os.path.isdir(path):  # accepts any name, unlike `Path.stat`
@@ -64,7 +64,7 @@ def read(source: str, folder: Path = Path()) -> Tree:
         if path.suffix in (".yaml", ".yml") or "/" in source:
             raise InputError(f"there is no recipe file {source!r}") from None
         raise InputError(
-            f"there is no recipe {source!r}, by name or as a file; {nearest(source, shipped())}"
+            f"there is no recipe {source!r}, by name or as a file; {nearest(source, shipped_recipes())}"
         ) from None
     except InputError as error:
         raise InputError(f"the recipe {source!r}: {error}") from None

@@ -10,7 +10,7 @@ from fedrecall.recipe.files import Tree, with_bases
 from fedrecall.recipe.presets import PRESETS
 from fedrecall.recipe.recipe import SECTIONS, Recipe
 from fedrecall.recipe.settings import name_or_group
-from fedrecall.safe_parsing import yaml_value
+from fedrecall.storage.safe_parsing import yaml_value
 
 # Setting one of a pair drops the other from the layers below.
 EITHER_OR = [
@@ -21,7 +21,7 @@ EITHER_OR = [
 ]
 
 
-def load(source: str | None, overrides: Iterable[str] = (), extra: Tree | None = None) -> Recipe:
+def load_recipe(source: str | None, overrides: Iterable[str] = (), extra: Tree | None = None) -> Recipe:
     """Return the recipe of a shipped name or a YAML file, with `key=value` overrides, then `extra`, over it."""
     return Recipe(**layered(with_bases(source) if source else [], overrides, extra))
 
@@ -53,9 +53,7 @@ def with_preset(layers: Sequence[Tree]) -> list[Tree]:
     for place in named:
         preset = layers[place]["preset"]
         if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
-            raise InputError(
-                f"preset is {short_repr(preset)}, which is not known; {nearest(str(preset), PRESETS)}"
-            )
+            raise InputError(f"preset is {short_repr(preset)}, which is not known; {nearest(str(preset), PRESETS)}")
     if not named:
         return plain
     preset = layers[named[-1]]["preset"]
@@ -74,11 +72,11 @@ def from_words(words: Iterable[str]) -> Tree:
             value = yaml_value(text)
         except InputError as error:
             raise InputError(f"{key} is {text!r}, which is not a value: {error}") from None
-        put_value(tree, key.split("."), value, key)
+        set_value(tree, key.split("."), value, key)
     return tree
 
 
-def put_value(tree: Tree, path: list[str], value: Any, key: str) -> None:
+def set_value(tree: Tree, path: list[str], value: Any, key: str) -> None:
     for part in path[:-1]:
         inner = tree.setdefault(part, {})
         if isinstance(inner, str):  # objective=wsm objective.tau=0.5
@@ -96,11 +94,11 @@ def merge(below: Tree, above: Tree) -> Tree:
     """Return `above` merged over `below`; another name drops the options of the one below."""
     result = dict(below)
     for key, value in above.items():
-        result[key] = over(result.get(key), value)
+        result[key] = overlay(result.get(key), value)
     return result
 
 
-def over(below: Any, above: Any) -> Any:
+def overlay(below: Any, above: Any) -> Any:
     if isinstance(below, dict):
         above = name_or_group(above)
     if isinstance(above, dict):
@@ -116,14 +114,14 @@ def without_the_others(below: Tree, above: Tree) -> Tree:
     for pair in EITHER_OR:
         for given, other in (pair, pair[::-1]):
             if look_up(above, given) is not None and look_up(above, other) is None:
-                below = without(below, other.split("."))
+                below = without_key(below, other.split("."))
     return below
 
 
-def without(tree: Tree, path: list[str]) -> Tree:
+def without_key(tree: Tree, path: list[str]) -> Tree:
     inner = tree.get(path[0])
     if len(path) > 1 and isinstance(inner, dict):
-        return {**tree, path[0]: without(inner, path[1:])}
+        return {**tree, path[0]: without_key(inner, path[1:])}
     return {key: value for key, value in tree.items() if len(path) > 1 or key != path[0]}
 
 

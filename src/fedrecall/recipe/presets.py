@@ -11,8 +11,8 @@ from fedrecall.recipe.settings import name_or_group
 
 def authors(recipe: Tree) -> Tree:
     """Return the settings of the authors' code where the paper differs or is silent (docs/paper.md)."""
-    data, model, algorithm = (group(recipe[section]).get("name") for section in ("data", "model", "algorithm"))
-    partition = group(recipe["partition"])
+    data, model, algorithm = (section_keys(recipe[section]).get("name") for section in ("data", "model", "algorithm"))
+    partition = section_keys(recipe["partition"])
     switches: Tree = {
         "local": {"partial_batch": "keep", "beta_from": "train+validation"},
         "evaluation": {"test_last": 101},
@@ -34,7 +34,7 @@ def authors(recipe: Tree) -> Tree:
     return switches
 
 
-def group(section: Any) -> Tree:
+def section_keys(section: Any) -> Tree:
     """Return a section as a group of keys; empty if it is invalid, which is refused later."""
     keys = name_or_group(section)
     return keys if isinstance(keys, dict) else {}

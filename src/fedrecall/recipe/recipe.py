@@ -11,13 +11,13 @@ import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedrecall.algorithms import ALGORITHM
-from fedrecall.components import PYTHON, Section
+from fedrecall.config.components import PYTHON, Section
+from fedrecall.config.options import Positive, Whole
 from fedrecall.data.own_partition import PARTITION
 from fedrecall.data.sources import DATA
 from fedrecall.errors import nearest
 from fedrecall.models import MODEL
 from fedrecall.objectives import OBJECTIVE
-from fedrecall.options import Positive, Whole
 from fedrecall.participation import PARTICIPATION, Participation, UniformSampling
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.settings import (
@@ -38,9 +38,7 @@ from fedrecall.runs.identity import MOST_TESTED, digest_of, hash_of, round_ident
 from fedrecall.updates import STAGE, Stage
 
 # The sections that name a component, which has options of its own.
-SECTIONS: dict[str, Section[Any]] = {
-    section.key: section for section in (DATA, PARTITION, MODEL, OBJECTIVE, ALGORITHM)
-}
+SECTIONS: dict[str, Section[Any]] = {section.key: section for section in (DATA, PARTITION, MODEL, OBJECTIVE, ALGORITHM)}
 SERVER_DATA = replace(DATA, key="server_data")
 TRACKER: Section[Any] = Section("trackers", {})
 FROM_PYTHON: Tree = {"name": PYTHON}  # a section given as a Python object
@@ -48,7 +46,7 @@ FROM_PYTHON: Tree = {"name": PYTHON}  # a section given as a Python object
 Named = Annotated[Tree, BeforeValidator(name_or_group)]
 
 
-def listed(section: Section[Any]) -> Callable[[object], object]:
+def component_list(section: Section[Any]) -> Callable[[object], object]:
     """Return a validator of lists of components; a single one stands for a list of one."""
 
     def completed(given: object) -> object:
@@ -74,13 +72,12 @@ class Recipe(Settings):
     )
     clients_per_round: Positive | None = Field(default=None, description="or: how many clients are in a round")
     local: Local = Field(default_factory=Local, description="how a client trains")
-    updates: Annotated[list[Tree], BeforeValidator(listed(STAGE))] = Field(
+    updates: Annotated[list[Tree], BeforeValidator(component_list(STAGE))] = Field(
         default=[], description="stages between a client's training and the round's sums, one after the other"
     )
     server_data: Named | None = Field(
         default=None,
-        description="data that the server has, for algorithms that need some: a data source, whose labels are not "
-        "read",
+        description="data that the server has, for algorithms that need some: a data source, whose labels are not read",
     )
     batch_norm: BatchNorm = Field(
         default="average",
@@ -104,7 +101,7 @@ class Recipe(Settings):
         default=None, description="a .safetensors file with the weights to start from; default: drawn by the seed"
     )
     seed: Whole = Field(default=0, description="of initial weights, client sampling, batches and augmentation")
-    trackers: Annotated[list[Tree], BeforeValidator(listed(TRACKER))] = Field(
+    trackers: Annotated[list[Tree], BeforeValidator(component_list(TRACKER))] = Field(
         default=[], description="watchers of the rounds, by module:name; no part of the run's identity"
     )
     execution: Execution = Field(default_factory=Execution, description="where and how it runs")

@@ -15,9 +15,9 @@ from pydantic import (
     model_validator,
 )
 
+from fedrecall.config.options import LARGEST_REAL, JudgedPrior, Positive, Rate, Whole
 from fedrecall.errors import InputError, expectation, nearest, short_repr
-from fedrecall.options import LARGEST_REAL, JudgedPrior, Positive, Rate, Whole
-from fedrecall.safe_parsing import is_text
+from fedrecall.storage.safe_parsing import is_text
 
 if TYPE_CHECKING:
     from fedrecall.optimisers import Optimiser
@@ -95,7 +95,7 @@ def one_or_more(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def not_fast(value: object) -> object:
+def refuse_fast_step(value: object) -> object:
     """Raise a `ValueError` for the step 'fast' of earlier versions."""
     if value == "fast":
         raise ValueError("'fast' was taken out, because it hardly was; 'lanes' is what makes small networks fast")
@@ -115,9 +115,7 @@ class Schedule(Settings):
         default=None, description="step and exponential: what the rate is multiplied with"
     )
     every: Positive | None = Field(default=None, description="step: after how many rounds")
-    warmup: Whole = Field(
-        default=0, description="rounds over which the rate rises to `lr`, before the schedule begins"
-    )
+    warmup: Whole = Field(default=0, description="rounds over which the rate rises to `lr`, before the schedule begins")
 
     @model_validator(mode="after")
     def _complete(self) -> Schedule:
@@ -163,10 +161,9 @@ class Local(Settings):
     )
     beta_from: Literal["train", "train+validation"] = Field(
         default="train",
-        description="the labels that a loss knows of a client: of its training samples | and of its validation "
-        "samples",
+        description="the labels that a loss knows of a client: of its training samples | and of its validation samples",
     )
-    step: Annotated[Literal["exact", "lanes"], BeforeValidator(not_fast)] = Field(
+    step: Annotated[Literal["exact", "lanes"], BeforeValidator(refuse_fast_step)] = Field(
         default="exact",
         description="exact: the bits of a plain eager loop | lanes: other roundings, by kernels of our own, "
         "several times as fast for small networks",
@@ -277,9 +274,7 @@ class Stop(Settings):
     """Early stopping, by a metric of the validation data."""
 
     section: ClassVar[str] = "stop"
-    metric: str = Field(
-        default="val_accuracy", description="of the pooled validation data; `keep: best` goes by it"
-    )
+    metric: str = Field(default="val_accuracy", description="of the pooled validation data; `keep: best` goes by it")
     better: Literal["higher", "lower"] | None = Field(
         default=None, description="higher | lower; by default lower for val_nll, val_ece and val_accuracy_sd"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.report.comparison import MADE_OF, Method, flatten, key_of, labels, made_of
+from fedrecall.report.comparison import MADE_OF, Method, flatten, key_of, labels, origin_key
 from fedrecall.report.intervals import sample_deviation
 from fedrecall.runs.identity import identity
 from fedrecall.runs.reader import Tree
@@ -64,7 +64,7 @@ def ablations(methods: list[Method]) -> list[Ablation]:
             flat = flatten(identity(method.recipe))
             x = value(flat)
             if isinstance(x, int | float) and method.values("final_accuracy"):
-                content = {key: value for key, value in made_of(method.runs[0]).items() if key != "partition"}
+                content = {key: value for key, value in origin_key(method.runs[0]).items() if key != "partition"}
                 flat |= flatten(content, MADE_OF)  # partitions given in Python differ in their origin only
                 rest = key_of({key: inner for key, inner in flat.items() if key not in keys})
                 sets.setdefault(rest, []).append((float(x), method))

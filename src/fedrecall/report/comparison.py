@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.report.looks import Look, looks
-from fedrecall.report.wording import KEY_NAMES, in_words
+from fedrecall.config.titles import Titles
+from fedrecall.report.line_styles import LineStyle, line_styles
+from fedrecall.report.wording import KEY_NAMES, value_text
 from fedrecall.runs.identity import identity, tells_methods_apart
 from fedrecall.runs.reader import RunRecord, Tree
-from fedrecall.titles import Titles
 
 CONTENT_NAMES = {**KEY_NAMES, "data.digest": "data", "model.structure": "model", "data.classes": "classes"}
 OWN = ("algorithm", "objective")  # the sections that define a method within a setting
@@ -28,7 +28,7 @@ class Method:
     repeats: list[RunRecord]  # same seeds as one of `runs`: not counted
     titles: Titles = field(default_factory=Titles)
     label: str = ""
-    look: Look = field(default_factory=Look)
+    look: LineStyle = field(default_factory=LineStyle)
 
     @property
     def recipe(self) -> Tree:
@@ -50,7 +50,7 @@ class Method:
     @property
     def setting(self) -> str:
         """Key that is equal for comparable methods: recipe and origin without seeds and the sections in `OWN`."""
-        flat = {**flatten(made_of(self.runs[0]), MADE_OF), **flatten(identity(self.recipe))}
+        flat = {**flatten(origin_key(self.runs[0]), MADE_OF), **flatten(identity(self.recipe))}
         flat = {key: value for key, value in flat.items() if not key.removeprefix(MADE_OF).startswith(OWN)}
         return key_of(flat)
 
@@ -87,7 +87,7 @@ MEANS = {
 }  # the metric of each round that stands in for a summary's number in an unfinished run
 
 
-def group(runs: list[RunRecord], titles: Titles) -> list[Method]:
+def group_methods(runs: list[RunRecord], titles: Titles) -> list[Method]:
     """Return the methods in the order of the runs, with labels that tell them apart."""
     found: dict[str, Method] = {}
     for run, key in zip(runs, method_keys(runs)):
@@ -95,8 +95,8 @@ def group(runs: list[RunRecord], titles: Titles) -> list[Method]:
         known = {other.seeds for other in method.runs}
         (method.repeats if run.seeds in known else method.runs).append(run)
     methods = list(found.values())
-    recipes, origins = [method.recipe for method in methods], [made_of(method.runs[0]) for method in methods]
-    for method, label, look in zip(methods, labels(recipes, titles, origins), looks(recipes, titles)):
+    recipes, origins = [method.recipe for method in methods], [origin_key(method.runs[0]) for method in methods]
+    for method, label, look in zip(methods, labels(recipes, titles, origins), line_styles(recipes, titles)):
         method.label, method.look = label, look
     return methods
 
@@ -107,7 +107,7 @@ def method_keys(runs: list[RunRecord]) -> list[str]:
     A run without a recorded origin gets the only origin recorded for its recipe, if there is exactly one.
     """
     recipes = [recipe_key(run.recipe) for run in runs]
-    origins = [key_of(flatten(made_of(run))) for run in runs]
+    origins = [key_of(flatten(origin_key(run))) for run in runs]
     kinds: dict[str, set[str]] = {}
     for run, recipe, origin in zip(runs, recipes, origins):
         kinds.setdefault(recipe, set()).update([origin] if run.origin else [])
@@ -118,7 +118,7 @@ def method_keys(runs: list[RunRecord]) -> list[str]:
     return found
 
 
-def made_of(run: RunRecord) -> Tree:
+def origin_key(run: RunRecord) -> Tree:
     """Return the part of the origin that tells methods of one recipe apart; given weights count as a seed."""
     found = {section: dict(value) for section, value in run.origin.items() if isinstance(value, dict)}
     found.get("model", {}).pop("weights", None)
@@ -129,7 +129,7 @@ def made_of(run: RunRecord) -> Tree:
 
 def key_of(flat: Tree) -> str:
     return json.dumps(
-        {key: value for key, value in flat.items() if not set_aside(key)}, sort_keys=True, default=str
+        {key: value for key, value in flat.items() if not is_ignored_key(key)}, sort_keys=True, default=str
     )
 
 
@@ -138,7 +138,7 @@ def recipe_key(recipe: Tree) -> str:
     return key_of(flatten(identity(recipe)))
 
 
-def set_aside(key: str) -> bool:
+def is_ignored_key(key: str) -> bool:
     return not tells_methods_apart(key.removeprefix(MADE_OF))
 
 
@@ -159,7 +159,7 @@ def labels(recipes: list[Tree], titles: Titles, origins: list[Tree] | None = Non
     for at, name in enumerate(names):
         namesakes = [other for other, other_name in enumerate(names) if other_name == name and other != at]
         words = differing_words(settings[at], [settings[other] for other in namesakes])
-        same = [contents[other] for other in namesakes if not differences(settings[at], settings[other])]
+        same = [contents[other] for other in namesakes if not differing_keys(settings[at], settings[other])]
         words += differing_words(contents[at], same, CONTENT_NAMES)
         found.append(f"{name}, {', '.join(words)}" if words else name)
     return found
@@ -167,13 +167,13 @@ def labels(recipes: list[Tree], titles: Titles, origins: list[Tree] | None = Non
 
 def differing_words(flat: Tree, others: list[Tree], names: Mapping[str, str] = KEY_NAMES) -> list[str]:
     """Return in words the keys and values of `flat` that differ from any of the others."""
-    keys = {key for other in others for key in differences(flat, other)}
-    return [f"{names.get(key, key.rpartition('.')[2])} {in_words(flat[key])}" for key in flat if key in keys]
+    keys = {key for other in others for key in differing_keys(flat, other)}
+    return [f"{names.get(key, key.rpartition('.')[2])} {value_text(flat[key])}" for key in flat if key in keys]
 
 
-def differences(flat: Tree, other: Tree) -> list[str]:
+def differing_keys(flat: Tree, other: Tree) -> list[str]:
     """Return the keys of `flat` that tell methods apart and are different or missing in `other`."""
-    return [key for key, value in flat.items() if not set_aside(key) and other.get(key) != value]
+    return [key for key, value in flat.items() if not is_ignored_key(key) and other.get(key) != value]
 
 
 def blocks(methods: list[Method]) -> list[list[Method]]:

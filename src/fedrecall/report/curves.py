@@ -35,7 +35,7 @@ def curve(method: Method, key: str) -> Curve | None:
     return Curve(rounds, mean, mean - deviation, mean + deviation, len(values))
 
 
-def thin(drawn: Curve, most: int = MOST, last: int = LAST) -> Curve:
+def thinned(drawn: Curve, most: int = MOST, last: int = LAST) -> Curve:
     """Return a curve with all of the last points, and before them the minimum and maximum of each stretch.
 
     Keeping both extremes preserves spikes, which taking every n-th point would lose.
@@ -61,7 +61,7 @@ def kept_points(values: np.ndarray, most: int = MOST, last: int = LAST) -> np.nd
     return np.array(sorted(kept))
 
 
-def measured(methods: list[Method]) -> list[str]:
+def measured_metrics(methods: list[Method]) -> list[str]:
     """Return the metrics that any of the runs has measured, in order of first appearance."""
     found: dict[str, None] = {}
     for method in methods:

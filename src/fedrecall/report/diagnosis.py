@@ -18,10 +18,10 @@ from fedrecall.measure.forgetting import (
     means_of_known,
     probe_metrics,
 )
-from fedrecall.report.wording import join_words, rounded
+from fedrecall.report.wording import join_words, rounded_share
 from fedrecall.runs.reader import RunRecord, read_tree
 from fedrecall.runs.schema import DIAGNOSIS_KEYS
-from fedrecall.safe_parsing import json_value
+from fedrecall.storage.safe_parsing import json_value
 
 NAMED = 3  # most clients or classes named in a sentence
 GUESSING = 1.2  # an accuracy of up to this times 1 / C is no better than guessing
@@ -68,7 +68,7 @@ def findings(arrays: Mapping[str, np.ndarray], class_names: Sequence[str], popul
         present=metrics["forgotten_present"],
         causes=_ranked(models, forgotten_by_model(matrix, models, data)),
         suffers=_ranked(data, forgotten_on_data(matrix, models, data)),
-        classes=tuple((printable(class_names[c]), value) for c, value in _ranked(np.arange(len(lost)), lost)),
+        classes=tuple((printable_line(class_names[c]), value) for c, value in _ranked(np.arange(len(lost)), lost)),
         standard_error=metrics.get("forgetting_se"),
         global_statistics=metrics.get("forgetting_global_statistics"),
     )
@@ -84,7 +84,7 @@ def _ranked(ids: np.ndarray, values: np.ndarray) -> Ranking:
     return tuple(sorted(known, key=lambda pair: (-pair[1], pair[0])))
 
 
-def printable(name: str) -> str:
+def printable_line(name: str) -> str:
     """Return a name from a user's file on one line, with `?` for unprintable characters."""
     return "".join(sign if sign.isprintable() else "?" for sign in " ".join(name.split()))
 
@@ -94,7 +94,7 @@ def opening(start: str, found: Findings, clients: int, population: int, classes:
     who = f"all {population} clients" if clients == population else f"{clients} of {population} clients"
     sentence = (
         f"One round with {who}, from {start} (accuracy on the clients' validation data: "
-        f"{rounded(found.before):.1f} %)."
+        f"{rounded_share(found.before):.1f} %)."
     )
     if initial:
         return (
@@ -118,7 +118,7 @@ def _described(name: str, found: Findings) -> str:
 def _how_much(found: Findings) -> str:
     if math.isnan(found.forgetting):
         return "what is forgotten could not be measured, for want of other clients' validation data."
-    error = "" if found.standard_error is None else f" (standard error {rounded(found.standard_error):.1f})"
+    error = "" if found.standard_error is None else f" (standard error {rounded_share(found.standard_error):.1f})"
     text = f"after local training a client's model is {_worse(found.forgetting)}{error} on the other clients' data"
     if math.isnan(found.learned):
         return f"{text}, on the average; on its own it could not be measured, for want of validation data."
@@ -139,14 +139,14 @@ def _gains(learned: float) -> str:
 
 def _by_sign(value: float, zero: str, above: str, below: str) -> str:
     """Return the words for the sign of the rounded value, with the points in place of the braces."""
-    shown = rounded(value)
+    shown = rounded_share(value)
     words = zero if shown == 0 else above if shown > 0 else below
     return words.format(f"{abs(shown):.1f} points")
 
 
 def _statistics(found: Findings) -> list[str]:
     """Return a sentence on forgetting with global batch-norm statistics, if it differs."""
-    if found.global_statistics is None or rounded(found.global_statistics) == rounded(found.forgetting):
+    if found.global_statistics is None or rounded_share(found.global_statistics) == rounded_share(found.forgetting):
         return []
     return [f"With the batch-norm statistics that it was sent it is {_worse(found.global_statistics)} there."]
 
@@ -169,9 +169,9 @@ def _by_whom(found: Findings) -> str:
 
 def _leaders(ranking: Ranking) -> tuple[tuple[str, str], str] | None:
     """Return the first client with its points, and the next ones in words; None if no value is positive."""
-    losers = [(f"client {client}", f"{rounded(value):.1f}") for client, value in ranking if rounded(value) > 0][
-        :NAMED
-    ]
+    losers = [
+        (f"client {client}", f"{rounded_share(value):.1f}") for client, value in ranking if rounded_share(value) > 0
+    ][:NAMED]
     if not losers:
         return None
     first, *rest = losers
@@ -185,7 +185,7 @@ def _on_classes(found: Findings) -> str:
         text = f"Classes that a client lacks {_lose(found.absent)}."
     else:
         text = f"Classes that a client lacks {_lose(found.absent)}, those that it has {_lose(found.present)}."
-    hit = [f"{name} ({rounded(value):.1f})" for name, value in found.classes if rounded(value) > 0][:NAMED]
+    hit = [f"{name} ({rounded_share(value):.1f})" for name, value in found.classes if rounded_share(value) > 0][:NAMED]
     return f"{text} Hit hardest: {join_words(hit)}." if hit else f"{text} No class loses on the average."
 
 
@@ -193,16 +193,17 @@ def _compared(plain: Findings, wsm: Findings) -> str:
     parts = [_change(plain, wsm)]
     if not math.isnan(plain.learned + wsm.learned):
         second = _gains(plain.learned)
-        if rounded(wsm.learned) > 0 and rounded(plain.learned) > 0:
-            second = f"{rounded(plain.learned):.1f}"
+        if rounded_share(wsm.learned) > 0 and rounded_share(plain.learned) > 0:
+            second = f"{rounded_share(plain.learned):.1f}"
         parts.append(f"On its own data a client {_gains(wsm.learned)} with WSM and {second} with cross-entropy.")
-        if rounded(wsm.learned) <= 0 < rounded(plain.learned) and rounded(wsm.forgetting) < rounded(
-            plain.forgetting
-        ):
+        if rounded_share(wsm.learned) <= 0 < rounded_share(plain.learned) and rounded_share(
+            wsm.forgetting
+        ) < rounded_share(plain.forgetting):
             parts.append("WSM learns nothing here, and a model that learns nothing forgets nothing.")
     parts.append(
-        f"Averaged, the clients' models have an accuracy of {rounded(wsm.averaged):.1f} % with WSM and "
-        f"{rounded(plain.averaged):.1f} % with cross-entropy ({rounded(plain.before):.1f} % before the round)."
+        f"Averaged, the clients' models have an accuracy of {rounded_share(wsm.averaged):.1f} % with WSM and "
+        f"{rounded_share(plain.averaged):.1f} % with cross-entropy "
+        f"({rounded_share(plain.before):.1f} % before the round)."
     )
     return " ".join(parts)
 
@@ -211,7 +212,7 @@ def _change(plain: Findings, wsm: Findings) -> str:
     """Return a sentence on how WSM changes the forgetting."""
     if math.isnan(plain.forgetting + wsm.forgetting):
         return "What WSM changes could not be measured."
-    before, after = rounded(plain.forgetting), rounded(wsm.forgetting)
+    before, after = rounded_share(plain.forgetting), rounded_share(wsm.forgetting)
     both = f"{before:.1f} points with cross-entropy, {after:.1f} with WSM"
     if before <= 0 and after <= 0:
         return "On balance neither cross-entropy nor WSM forgets anything here."
@@ -222,11 +223,9 @@ def _change(plain: Findings, wsm: Findings) -> str:
     if after > before:
         return f"WSM forgets more here: {both}."
     if after <= 0:
-        drops, rises = rounded(wsm.drops), rounded(wsm.rises)
+        drops, rises = rounded_share(wsm.drops), rounded_share(wsm.rises)
         rest = f" (drops of {drops:.1f} points, outweighed by rises of {rises:.1f})" if drops > 0 else ""
-        return (
-            f"On balance WSM removes the forgetting: {before:.1f} points with cross-entropy, none with WSM{rest}."
-        )
+        return f"On balance WSM removes the forgetting: {before:.1f} points with cross-entropy, none with WSM{rest}."
     if before < SMALL:
         return f"Little is forgotten in any case: {both}."
     share = min(99, max(1, round(100 * (1 - wsm.forgetting / plain.forgetting))))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedrecall.measure.metrics import metric_of
 from fedrecall.report.comparison import Method, blocks, competitors
-from fedrecall.report.intervals import paired_interval, told_apart
+from fedrecall.report.intervals import distinguishable, paired_interval
 from fedrecall.report.wording import count_of, in_hundred, percent, points, points_range
 
 Pair = tuple[Method, Method]
@@ -115,7 +115,7 @@ def _better(methods: list[Method], key: str) -> Method | None:
     direction = metric_of(key).better
     if len(methods) != 2 or key == "learned" or direction is None:
         return None
-    if not told_apart(methods[0], methods[1], key):
+    if not distinguishable(methods[0], methods[1], key):
         return None
     ranked = sorted(methods, key=lambda method: method.mean(key))
     return ranked[-1] if direction == "higher" else ranked[0]
@@ -128,10 +128,10 @@ def _lead(plain: Method, rival: Method) -> str:
         parts.append(f"{points(_gap(plain, rival))} points")
     if plain.values("forgetting") and rival.values("forgetting"):
         parts.append(f"forgetting {_cost(plain)} → {_cost(rival)}")
-    return f"{_name(rival)}: {'; '.join(parts)}"
+    return f"{_method_name(rival)}: {'; '.join(parts)}"
 
 
-def _name(method: Method) -> str:
+def _method_name(method: Method) -> str:
     return method.titles.of("objective", method.recipe["objective"]) or method.short
 
 
@@ -149,7 +149,7 @@ def _comparison(plain: Method, rival: Method) -> str:
     if plain.values("forgetting") and rival.values("forgetting"):
         cost = (
             f"a client's training costs the others {_cost(plain)} points of accuracy with cross-entropy and "
-            f"{_cost(rival)} with {_name(rival)}"
+            f"{_cost(rival)} with {_method_name(rival)}"
         )
         if plain.values("learned") and rival.values("learned"):
             gains = [points(method.mean("learned")) for method in (plain, rival)]
@@ -166,7 +166,7 @@ def _doubt(plain: Method, rival: Method) -> str:
         shared = len(set(rival.by_seeds("final_accuracy")) & set(plain.by_seeds("final_accuracy")))
         zero = "" if found[0] > 0 or found[1] < 0 else ", which includes zero"
         return f" (95 % interval over {shared} seeds: {points_range(found)} points{zero})"
-    return "" if told_apart(rival, plain, "final_accuracy") else ", a difference that may be chance"
+    return "" if distinguishable(rival, plain, "final_accuracy") else ", a difference that may be chance"
 
 
 def _comparisons(pairs: list[Pair]) -> Headline:
@@ -180,7 +180,7 @@ def _comparisons(pairs: list[Pair]) -> Headline:
         gaps = [_gap(*pair) for pair in tested]
         least, most = points(min(gaps)), points(max(gaps))
         higher = sum(gap > 0 for gap in gaps)
-        lead = f"{' or '.join(dict.fromkeys(_name(rival) for _, rival in tested))}: {least} to {most} points"
+        lead = f"{' or '.join(dict.fromkeys(_method_name(rival) for _, rival in tested))}: {least} to {most} points"
         parts.append(
             f"ends higher than {bases} with cross-entropy in {higher} of {len(tested)} settings, by {least} to "
             f"{most} points of accuracy"
@@ -195,7 +195,7 @@ def _ranking(ranked: list[Method]) -> Headline:
     """Return the first of comparable methods, and whether its lead over the second may be chance."""
     first, second, *others = ranked
     gap = points(_gap(second, first))
-    if told_apart(first, second, "final_accuracy"):
+    if distinguishable(first, second, "final_accuracy"):
         whom = f"{len(ranked) - 1} others" if others else second.label
         sentence = f"{first.label} is ahead of {whom}: {_alone(first)}"
     else:

@@ -54,7 +54,7 @@ def paired_interval(method: Method, other: Method, key: str) -> tuple[float, flo
     return interval(paired_differences(method, other, key))
 
 
-def told_apart(method: Method, other: Method, key: str) -> bool:
+def distinguishable(method: Method, other: Method, key: str) -> bool:
     """Whether the paired interval excludes zero; without one, whether the means differ by at least `CLAIM`."""
     found = paired_interval(method, other, key)
     if found is not None:

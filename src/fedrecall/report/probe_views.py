@@ -46,9 +46,7 @@ def probed_run(method: Method) -> RunRecord | None:
 def page_probes(run: RunRecord, most_cells: int) -> list[dict[str, Any]]:
     """Return a run's matrices for the page: as many evenly spaced rounds as fit, always with the last."""
     rounds = list(run.probes)
-    cells = max(
-        probe["after"].shape[0] * min(probe["after"].shape[1], MOST_COLUMNS) for probe in run.probes.values()
-    )
+    cells = max(probe["after"].shape[0] * min(probe["after"].shape[1], MOST_COLUMNS) for probe in run.probes.values())
     room = max(1, most_cells // max(cells, 1))
     if len(rounds) > room:
         chosen = np.linspace(len(rounds) - 1, 0, room).round().astype(int)  # always the last

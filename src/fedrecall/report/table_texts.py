@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedrecall.report.intervals import sample_deviation
-from fedrecall.report.tables import Cell, ResultTable, Row
+from fedrecall.report.tables import ResultRow, ResultTable, TableCell
 from fedrecall.report.text_table import NOTHING, csv_text, latex_escape, latex_row, latex_tabular
 
 
-def as_csv(table: ResultTable) -> str:
+def result_csv(table: ResultTable) -> str:
     """Return CSV with a row per method; standard deviations over seeds have columns of their own."""
     titled = [(block.title, row) for block in table.blocks for row in block.rows]
     places = range(len(table.columns))
@@ -19,7 +19,7 @@ def as_csv(table: ResultTable) -> str:
         header += [column.heading, f"{column.heading}: standard deviation"] if several else [column.heading]
     lines: list[list[object]] = [list(header)]
     for title, row in titled:
-        line: list[object] = [title, _name(title, row)]
+        line: list[object] = [title, _row_name(title, row)]
         for cell, several in zip(row.cells, spread):
             mean = float(np.mean(cell.numbers)) if cell.numbers else cell.text
             line += [mean, _deviation(cell)] if several else [mean]
@@ -27,16 +27,16 @@ def as_csv(table: ResultTable) -> str:
     return csv_text(lines, digits=6)
 
 
-def _name(title: str, row: Row) -> str:
+def _row_name(title: str, row: ResultRow) -> str:
     """Return the method's name, without the settings if a title states them."""
     return row.method.short if title else row.method.label
 
 
-def _deviation(cell: Cell) -> float | None:
+def _deviation(cell: TableCell) -> float | None:
     return sample_deviation(cell.numbers) if cell.deviation is None else cell.deviation
 
 
-def as_latex(table: ResultTable) -> str:
+def result_latex(table: ResultTable) -> str:
     """Return a LaTeX tabular; the best method is bold if it is clearly ahead."""
     width = len(table.columns) + 1
     groups = [[latex_row(["method", *(column.heading for column in table.columns)])]]
@@ -46,7 +46,7 @@ def as_latex(table: ResultTable) -> str:
     return latex_tabular("l" + "r" * (width - 1), groups)
 
 
-def _latex_line(title: str, row: Row) -> str:
+def _latex_line(title: str, row: ResultRow) -> str:
     texts = [f"{cell.text or NOTHING}{cell.note}" for cell in row.cells]
     best = [place for place, cell in enumerate(row.cells, start=1) if cell.best]
-    return latex_row([_name(title, row), *texts], bold=best)
+    return latex_row([_row_name(title, row), *texts], bold=best)

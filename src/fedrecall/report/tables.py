@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from fedrecall.measure.metrics import metric_of
-from fedrecall.report.comparison import Method, blocks, competitors, differences, flatten
+from fedrecall.report.comparison import Method, blocks, competitors, differing_keys, flatten
 from fedrecall.report.intervals import clear_winner, sample_deviation
-from fedrecall.report.judges import balanced, word_on_priors
 from fedrecall.report.paper_results import published
-from fedrecall.report.wording import KEY_NAMES, count_of, in_hundred, in_words, number, with_deviation
+from fedrecall.report.prior_remarks import balanced, prior_remark
+from fedrecall.report.wording import KEY_NAMES, count_of, in_hundred, number, value_text, with_deviation
 
 BY_CLASS = "final_accuracy_macro"
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell's text and tooltip, and whether it is clearly the best in its block."""
 
     text: str
@@ -31,9 +31,9 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     method: Method
-    cells: list[Cell]
+    cells: list[TableCell]
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,14 @@ class Block:
     """Comparable methods, titled with the settings that differ from the other blocks."""
 
     title: str
-    rows: list[Row]
+    rows: list[ResultRow]
 
 
 @dataclass(frozen=True)
 class Column:
     title: str
     key: str  # the metric that gives the definition and the unit
-    cell: Callable[[Method], Cell]
+    cell: Callable[[Method], TableCell]
 
     @property
     def heading(self) -> str:
@@ -69,7 +69,7 @@ def result_table(methods: list[Method]) -> ResultTable:
     columns = [column for column in COLUMNS if any(column.cell(method).text for method in methods)]
     if final_rounds(methods):  # stated once below the table
         columns = [column for column in columns if column.key != "final_accuracy_rounds"]
-    judges = word_on_judges(methods)
+    judges = judges_remark(methods)
     if not judges:  # it would repeat the final accuracy
         columns = [column for column in columns if column.key != BY_CLASS]
     groups = blocks(methods)
@@ -80,16 +80,16 @@ def result_table(methods: list[Method]) -> ResultTable:
         for method in group:
             cells = [column.cell(method) for column in columns]
             best = [method is winner and column.key == "final_accuracy" for column in columns]
-            rows.append(Row(method, [replace(cell, best=mark) for cell, mark in zip(cells, best)]))
+            rows.append(ResultRow(method, [replace(cell, best=mark) for cell, mark in zip(cells, best)]))
         found.append(Block(title, rows))
     return ResultTable(columns, found, star_words(groups), judges)
 
 
-def word_on_judges(methods: list[Method]) -> str:
+def judges_remark(methods: list[Method]) -> str:
     """Return which accuracy the methods' priors favour; an empty text if the test set is balanced."""
     if balanced(run.summary for method in methods for run in method.runs):
         return ""
-    return f"{word_on_priors({m.label: str(m.runs[0].summary.get('meant_for')) for m in methods})} "
+    return f"{prior_remark({m.label: str(m.runs[0].summary.get('meant_for')) for m in methods})} "
 
 
 def star_words(groups: list[list[Method]]) -> str:
@@ -106,7 +106,7 @@ def star_words(groups: list[list[Method]]) -> str:
 
 def final_rounds(methods: list[Method]) -> str:
     """Return the number of rounds behind the final accuracy in words, if it is the same for all methods."""
-    counts = {_rounds(method).text for method in methods if method.values("final_accuracy")}
+    counts = {_rounds_cell(method).text for method in methods if method.values("final_accuracy")}
     count = counts.pop() if len(counts) == 1 else ""
     if count == "1":
         return "Final accuracy is that of the last round. "
@@ -121,8 +121,8 @@ def block_titles(groups: list[list[Method]]) -> list[str]:
     ]
     titles = []
     for flat in flats:
-        keys = {key for other in flats for key in differences(flat, other)}
-        words = [f"{KEY_NAMES.get(key, key)} {in_words(flat[key])}" for key in flat if key in keys]
+        keys = {key for other in flats for key in differing_keys(flat, other)}
+        words = [f"{KEY_NAMES.get(key, key)} {value_text(flat[key])}" for key in flat if key in keys]
         titles.append(", ".join(words))
     return titles
 
@@ -132,42 +132,42 @@ def mean_and_deviation(values: list[float], *, signed: bool = False) -> str:
     return with_deviation(float(np.mean(values)), sample_deviation(values), signed=signed) if values else ""
 
 
-def _numbers(key: str, values: list[float]) -> Cell:
+def _share_cell(key: str, values: list[float]) -> TableCell:
     """Return the cell of a metric that is a share, from one value per seed."""
     metric = metric_of(key)
     each = ", ".join(in_hundred(value) for value in values)
-    return Cell(
+    return TableCell(
         mean_and_deviation(values, signed=metric.signed),
         f"each seed: {each}" if len(values) > 1 else "",
         numbers=tuple(metric.factor * value for value in values),
     )
 
 
-def _summary(key: str) -> Callable[[Method], Cell]:
-    return lambda method: _numbers(key, method.values(key))
+def _summary(key: str) -> Callable[[Method], TableCell]:
+    return lambda method: _share_cell(key, method.values(key))
 
 
-def _last(key: str) -> Callable[[Method], Cell]:
-    return lambda method: _numbers(
+def _last(key: str) -> Callable[[Method], TableCell]:
+    return lambda method: _share_cell(
         key, [float(run.curve(key)[1][-1]) for run in method.runs if len(run.curve(key)[1])]
     )
 
 
-def _seeds(method: Method) -> Cell:
-    return Cell(str(len(method.runs)), ", ".join(str(run.path) for run in method.runs))
+def _seeds_cell(method: Method) -> TableCell:
+    return TableCell(str(len(method.runs)), ", ".join(str(run.path) for run in method.runs))
 
 
-def _rounds(method: Method) -> Cell:
+def _rounds_cell(method: Method) -> TableCell:
     counts = {run.summary.get("final_accuracy_rounds", len(run.curve("test_accuracy")[0])) for run in method.runs}
-    return Cell("/".join(str(count) for count in sorted(counts) if count))
+    return TableCell("/".join(str(count) for count in sorted(counts) if count))
 
 
-def _published(method: Method) -> Cell:
+def _published(method: Method) -> TableCell:
     found = published(method.recipe)
     if found is None:
-        return Cell("")
+        return TableCell("")
     where = f"{found.table.replace('table', 'Table ')} of the paper"
-    return Cell(
+    return TableCell(
         with_deviation(found.accuracy, found.sd),
         f"{where}: {found.remark}" if found.remark else where,
         note="†" if found.remark else "",
@@ -176,9 +176,9 @@ def _published(method: Method) -> Cell:
     )
 
 
-def _seconds(method: Method) -> Cell:
+def _seconds(method: Method) -> TableCell:
     values = [run.summary["seconds"] for run in method.runs if run.summary.get("seconds")]
-    return Cell(duration(float(np.mean(values)))) if values else Cell("")
+    return TableCell(duration(float(np.mean(values)))) if values else TableCell("")
 
 
 def duration(seconds: float) -> str:
@@ -190,10 +190,10 @@ def duration(seconds: float) -> str:
 
 
 COLUMNS = [
-    Column("seeds", "seeds", _seeds),
+    Column("seeds", "seeds", _seeds_cell),
     Column("final accuracy", "final_accuracy", _summary("final_accuracy")),
     Column("by class", BY_CLASS, _summary(BY_CLASS)),
-    Column("over rounds", "final_accuracy_rounds", _rounds),
+    Column("over rounds", "final_accuracy_rounds", _rounds_cell),
     Column("published", "published", _published),
     Column("forgetting", "forgetting", _summary("forgetting")),
     Column("learned", "learned", _summary("learned")),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedrecall.report.comparison import Method, blocks, differences, flatten, made_of, recipe_key, same_seeds
+from fedrecall.report.comparison import Method, blocks, differing_keys, flatten, origin_key, recipe_key, same_seeds
 from fedrecall.report.intervals import CLAIM
 from fedrecall.report.wording import count_of, in_hundred, join_words, percent
 from fedrecall.runs.reader import RunRecord, is_number
@@ -93,8 +93,8 @@ def _made_of_other_things(methods: list[Method]) -> Iterator[str]:
     for at, method in enumerate(methods):
         for other in methods[:at]:
             if recipe_key(method.recipe) == recipe_key(other.recipe):
-                first, second = flatten(made_of(other.runs[0])), flatten(made_of(method.runs[0]))
-                keys = dict.fromkeys([*differences(first, second), *differences(second, first)])
+                first, second = flatten(origin_key(other.runs[0])), flatten(origin_key(method.runs[0]))
+                keys = dict.fromkeys([*differing_keys(first, second), *differing_keys(second, first)])
                 what = join_words(dict.fromkeys(key.partition(".")[0] for key in keys))
                 both = f"{other.label} and {method.label}"
                 yield f"{both} have the same recipe but not the same {what}: two methods."

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedrecall.config.titles import Titles
 from fedrecall.report.comparison import Method
-from fedrecall.report.wording import count_of, in_words, join_words, number, thing_name
-from fedrecall.titles import Titles
+from fedrecall.report.wording import count_of, join_words, number, thing_name, value_text
 
 Lines = list[tuple[str, str]]  # titles and texts
 
@@ -33,7 +33,7 @@ def settings(method: Method) -> Lines:
         ("A client trains", _local(recipe.get("local", {}))),
         (
             "Updates",
-            ", then ".join(_options(in_words(stage["name"]), stage) for stage in recipe.get("updates", ())),
+            ", then ".join(_options(value_text(stage["name"]), stage) for stage in recipe.get("updates", ())),
         ),
         ("Seeds", _seeds(method)),
     ]
@@ -43,12 +43,12 @@ def settings(method: Method) -> Lines:
 def _options(name: str, chosen: Mapping[str, Any]) -> str:
     aside = ("name", "class", "path")
     rest = {key: value for key, value in chosen.items() if key not in aside and value not in (None, {})}
-    return f"{name} ({in_words(rest)})" if rest else name
+    return f"{name} ({value_text(rest)})" if rest else name
 
 
 def _data(chosen: Mapping[str, Any], titles: Titles) -> str:
     name, kind = thing_name("data", chosen, titles), titles.of("data", chosen)
-    return name if name == kind or ":" in name else f"{name} ({in_words(kind)})"
+    return name if name == kind or ":" in name else f"{name} ({value_text(kind)})"
 
 
 def _objective(chosen: Mapping[str, Any], titles: Titles) -> str:
@@ -58,7 +58,7 @@ def _objective(chosen: Mapping[str, Any], titles: Titles) -> str:
 def _partition(chosen: Mapping[str, Any]) -> str:
     if chosen["name"] == "python":
         return "given in Python"
-    parts = [in_words(chosen["name"])]
+    parts = [value_text(chosen["name"])]
     if "alpha" in chosen:
         parts.append(f"alpha {number(chosen['alpha'])}")
     if chosen.get("clients"):
@@ -108,7 +108,7 @@ def _local(local: Mapping[str, Any]) -> str:
         parts.append(f"optimiser {_options(optimiser['name'], optimiser)}")
     schedule = local.get("schedule") or {}
     if schedule.get("name", "constant") != "constant" or schedule.get("warmup"):
-        parts.append(f"schedule {in_words(schedule)}")
+        parts.append(f"schedule {value_text(schedule)}")
     return ", ".join(parts)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
+from fedrecall.config.titles import Titles
 from fedrecall.display import printable_lines
-from fedrecall.titles import Titles
 
 MINUS = "\u2212"
 KEY_NAMES = {
@@ -33,26 +33,26 @@ KEY_NAMES = {
 def number(value: Any) -> str:
     """Return whole numbers in full, others with four significant digits, other values in words."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return in_words(value)
+        return value_text(value)
     if isinstance(value, int) or float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:.4g}"
 
 
-def in_words(value: Any) -> str:
+def value_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{str(key).replace('_', ' ')} {in_words(inner)}" for key, inner in value.items())
+        return ", ".join(f"{str(key).replace('_', ' ')} {value_text(inner)}" for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(in_words, value))
+        return ", ".join(map(value_text, value))
     if isinstance(value, int | float) and not isinstance(value, bool):
         return number(value)
     return str(value).replace("_", " ") if isinstance(value, str) and ":" not in value else str(value)
 
 
-def rounded(value: float) -> float:
+def rounded_share(value: float) -> float:
     """Return a share in percent or points, rounded as it is shown.
 
-    >>> rounded(0.12345), rounded(-0.0004)
+    >>> rounded_share(0.12345), rounded_share(-0.0004)
     (12.3, 0.0)
     """
     return round(100 * value, 1) + 0.0  # the sum turns -0.0 into 0.0
@@ -60,7 +60,7 @@ def rounded(value: float) -> float:
 
 def in_hundred(value: float, *, signed: bool = False) -> str:
     """Return a share in percent or points as text, without the unit."""
-    shown = rounded(value)
+    shown = rounded_share(value)
     return f"{shown:+.1f}".replace("-", MINUS) if signed else f"{shown:.1f}".replace("-", MINUS)
 
 
@@ -93,7 +93,7 @@ def join_words(words: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def plain(text: object) -> str:
+def figure_text(text: object) -> str:
     """Return printable text for matplotlib, with dollars escaped, which would start a formula."""
     return printable_lines(str(text)).replace("$", r"\$")
 

@@ -19,14 +19,20 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from safetensors.torch import save as save_tensors
 
-from fedrecall.atomic_files import delete_file, explain_write_errors, remove_leftovers, replace_file, write_text
+from fedrecall.core.vector import Tensors
 from fedrecall.errors import InputError
 from fedrecall.runs.client_states import StateFiles
-from fedrecall.runs.lines import Lines
+from fedrecall.runs.jsonl import Lines
 from fedrecall.runs.records import NOTE_DIGEST, Noted, before_and_after, with_digest, without_digest
 from fedrecall.runs.schema import CheckpointNote, check
-from fedrecall.safe_parsing import json_value, regular_file
-from fedrecall.vector import Tensors
+from fedrecall.storage.atomic_files import (
+    delete_file,
+    explain_write_errors,
+    remove_leftovers,
+    replace_file,
+    write_text,
+)
+from fedrecall.storage.safe_parsing import json_value, regular_file
 from fedrecall.version import __version__
 
 KEPT = 2

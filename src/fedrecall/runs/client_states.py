@@ -15,10 +15,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedrecall.atomic_files import delete_file, explain_write_errors, flush, remove_leftovers, replace_file
+from fedrecall.core.vector import Tensors, tensors_digest
 from fedrecall.errors import InputError
-from fedrecall.safe_parsing import regular_file
-from fedrecall.vector import Tensors, tensors_digest
+from fedrecall.storage.atomic_files import delete_file, explain_write_errors, flush, remove_leftovers, replace_file
+from fedrecall.storage.safe_parsing import regular_file
 
 
 class States(Protocol):

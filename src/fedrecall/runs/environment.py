@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedrecall.device import Device
+from fedrecall.backend.device import Device
 from fedrecall.version import __version__
 
 # Keys that decide bits.

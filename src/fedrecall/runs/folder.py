@@ -16,7 +16,13 @@ import numpy as np
 from filelock import FileLock, Timeout
 from safetensors.torch import save_file
 
-from fedrecall.atomic_files import (
+from fedrecall.core.vector import Tensors
+from fedrecall.errors import InputError, short_repr
+from fedrecall.runs import files
+from fedrecall.runs.jsonl import Lines, as_json, finite, jsonl_text, lines_until, refuse_gaps
+from fedrecall.runs.reader import finished_summary, refuse_unwritable_name
+from fedrecall.runs.records import SUMMARY_DIGEST, Records, with_digest
+from fedrecall.storage.atomic_files import (
     delete_file,
     explain_write_errors,
     flush,
@@ -26,12 +32,6 @@ from fedrecall.atomic_files import (
     write_error,
     write_text,
 )
-from fedrecall.errors import InputError, short_repr
-from fedrecall.runs import files
-from fedrecall.runs.lines import Lines, as_json, as_text, finite, lines_until, refuse_gaps
-from fedrecall.runs.reader import finished_summary, refuse_unwritable_name
-from fedrecall.runs.records import SUMMARY_DIGEST, Records, with_digest
-from fedrecall.vector import Tensors
 
 
 class RunFolder:
@@ -100,7 +100,7 @@ class RunFolder:
     def cut_back(self, round: int, lines: Mapping[str, Lines]) -> None:
         """Replace the lines of each file by these, and delete the other files of later rounds."""
         for name, kept in lines.items():
-            self.write_text(name, as_text(kept))
+            self.write_text(name, jsonl_text(kept))
         for number, path in files.probe_files(self.path).items():
             if number > round:
                 delete_file(path, self.path)

@@ -16,7 +16,7 @@ SEEDS = ("seed", "partition.seed")
 MEASURED = ("forgetting", "evaluation.every")
 
 
-class Later(NamedTuple):
+class ImpliedValue(NamedTuple):
     """A key that older recipes lack, and the value that they imply.
 
     With that value the key is left out of the identity, so that old and new runs have the same digest.
@@ -29,11 +29,11 @@ class Later(NamedTuple):
 
 
 LATER = [
-    Later("local", "beta_from", "train"),
-    Later("local", "optimiser", {"name": "sgd"}),
-    Later("data", "augment", False, name="femnist"),
-    Later("evaluation", "prior", "as_trained"),
-    Later("objective", "prior", "uniform", name="wsm"),
+    ImpliedValue("local", "beta_from", "train"),
+    ImpliedValue("local", "optimiser", {"name": "sgd"}),
+    ImpliedValue("data", "augment", False, name="femnist"),
+    ImpliedValue("evaluation", "prior", "as_trained"),
+    ImpliedValue("objective", "prior", "uniform", name="wsm"),
 ]
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from platformdirs import user_state_path
 
-from fedrecall.atomic_files import PRIVATE, is_only_ours
 from fedrecall.errors import InputError
-from fedrecall.safe_parsing import reason_of
+from fedrecall.storage.atomic_files import PRIVATE, is_only_ours
+from fedrecall.storage.safe_parsing import reason_of
 
 LEDGER = "runs.jsonl"
 WRITE = 0o022  # write permission of group and others

@@ -15,9 +15,9 @@ import numpy as np
 from fedrecall.errors import InputError, Note
 from fedrecall.runs import checkpoint, files, schema
 from fedrecall.runs.identity import lengthened, round_identity
-from fedrecall.runs.lines import read_lines
+from fedrecall.runs.jsonl import read_lines
 from fedrecall.runs.records import SUMMARY_DIGEST, changed_since, without_digest
-from fedrecall.safe_parsing import arrays, is_text, json_value, reason_of, regular_file, yaml_value
+from fedrecall.storage.safe_parsing import arrays, is_text, json_value, reason_of, regular_file, yaml_value
 
 Tree = dict[str, Any]
 
@@ -175,7 +175,7 @@ def refuse_unwritable_name(path: Path) -> None:
         raise InputError(f"the name of the folder {str(path)!r} is not text in UTF-8; it needs another")
 
 
-def load(path: Path) -> RunRecord:
+def load_run(path: Path) -> RunRecord:
     """Return a run with all its files read, so that damage is found at once."""
     run = RunRecord(path)
     _ = run.recipe, run.summary, run.origin
@@ -232,9 +232,7 @@ def finished_summary(path: Path) -> Tree | None:
         return None
 
 
-def read_tree(
-    path: Path, parse: Callable[[str], Any], kind: type[schema.Recorded] = schema.Recorded
-) -> Tree | None:
+def read_tree(path: Path, parse: Callable[[str], Any], kind: type[schema.Recorded] = schema.Recorded) -> Tree | None:
     """Return the keys and values of a file; None if there is no such file."""
     try:
         with damage_in(path):

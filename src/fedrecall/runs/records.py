@@ -11,7 +11,7 @@ from typing import Any
 from fedrecall.errors import InputError
 from fedrecall.runs import files
 from fedrecall.runs.identity import hash_of
-from fedrecall.runs.lines import Lines, as_text
+from fedrecall.runs.jsonl import Lines, jsonl_text
 
 NEEDED = (files.METRICS, files.CLIENTS)  # later results depend on them
 SUMMARY_DIGEST, NOTE_DIGEST = "sha256", "note_sha256"  # the keys of a summary's and a note's own digests
@@ -78,7 +78,7 @@ def before_and_after(noted: Noted, before: Mapping[str, Lines], after: Mapping[s
 
 def note_of_lines(lines: Lines, round: int) -> dict[str, Any]:
     """Return the note of a file with these lines up to a round."""
-    return note_of_content(as_text(line for line in lines if line["round"] <= round).encode())
+    return note_of_content(jsonl_text(line for line in lines if line["round"] <= round).encode())
 
 
 def note_of_content(content: bytes) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from fedrecall.config.options import LARGEST_REAL, Whole
 from fedrecall.errors import InputError, expectation, short_repr
-from fedrecall.options import LARGEST_REAL, Whole
 
 
 class Recorded(BaseModel):
@@ -31,16 +31,16 @@ def number_or_keys(value: Any) -> Any:
     return value
 
 
-class Named(Recorded):
+class NamedSection(Recorded):
     name: str
 
 
 class Sections(Recorded):
-    data: Named
-    partition: Named
-    model: Named
-    objective: Named
-    algorithm: Named
+    data: NamedSection
+    partition: NamedSection
+    model: NamedSection
+    objective: NamedSection
+    algorithm: NamedSection
 
 
 RECIPE_KEYS = keys(

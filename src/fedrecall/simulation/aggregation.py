@@ -8,14 +8,14 @@ from torch import Tensor
 
 from fedrecall.algorithms.context import ServerContext
 from fedrecall.client.sums import Sums
+from fedrecall.core.rng import stream
+from fedrecall.core.vector import Tensors
 from fedrecall.data.federation import EVERYONE
 from fedrecall.errors import DivergedError, InputError, TooFewClientsError
 from fedrecall.measure.live_round import LiveRound
-from fedrecall.rng import stream
 from fedrecall.simulation.experiment import Experiment
 from fedrecall.simulation.training import Collected
 from fedrecall.updates.pipeline import STATISTICS
-from fedrecall.vector import Tensors
 
 
 def aggregate(experiment: Experiment, live: LiveRound, collected: Collected) -> None:
@@ -33,7 +33,7 @@ def aggregate(experiment: Experiment, live: LiveRound, collected: Collected) -> 
         raise DivergedError(f"the global model was no longer finite after round {live.number}")
 
 
-def rounded(new: Tensors, before: Tensors) -> Tensors:
+def rounded_once(new: Tensors, before: Tensors) -> Tensors:
     """Return a server's new state rounded once to the model's precision."""
     dtype = before["w"].dtype
     return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in new.items()}
@@ -72,7 +72,7 @@ def new_server_state(experiment: Experiment, live: LiveRound, collected: Collect
     if "clients" in job.algorithm.needs:
         context = server_context(experiment, live.number)
         new = job.algorithm.aggregate_updates(live.server, collected.updates, context)
-        return rounded(new, live.server)
+        return rounded_once(new, live.server)
     if job.pipeline.works_on_sums:
         origin = {**live.sent, STATISTICS: live.buffers["b"]}
         floats = {} if sums.floats is None else {STATISTICS: sums.floats}
@@ -80,7 +80,7 @@ def new_server_state(experiment: Experiment, live: LiveRound, collected: Collect
         named = job.pipeline.aggregate(sums.tensors | floats, totals, origin, live.number, len(live.asked))
         sums.floats, sums.tensors = named.pop(STATISTICS, None), named
     new = job.algorithm.aggregate(live.server, sums.tensors, sums.totals, experiment.population)
-    return rounded(new, live.server)
+    return rounded_once(new, live.server)
 
 
 def first_entries(experiment: Experiment, live: LiveRound, collected: Collected) -> dict[str, Any]:

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from fedrecall.client.job import Job
+from fedrecall.core.priors import check_length
+from fedrecall.core.vector import FlatModel
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
 from fedrecall.models.build import has_statistics, least_samples, trains_otherwise
 from fedrecall.models.representation import Representation
 from fedrecall.optimisers import SGD
-from fedrecall.priors import check_length
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.vector import FlatModel
 
 if TYPE_CHECKING:
     from fedrecall.simulation.experiment import Experiment

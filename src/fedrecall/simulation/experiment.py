@@ -11,12 +11,14 @@ from typing import Any
 from torch import nn
 
 from fedrecall.algorithms.base import Algorithm, Population
+from fedrecall.backend.device import Device, check_device
+from fedrecall.backend.torch_state import fixed_torch_state
 from fedrecall.client.forward_calls import ForwardPass
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
+from fedrecall.core.vector import tensors_digest
 from fedrecall.data.federation import Federation
-from fedrecall.device import Device, check_device
-from fedrecall.engines.auto import choose, clients_fill_lanes, devices_for
+from fedrecall.engines.auto import choose_engine, clients_fill_lanes, devices_for
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import InputError
 from fedrecall.measure.evaluator import Evaluator
@@ -36,9 +38,7 @@ from fedrecall.runs.reader import RunRecord
 from fedrecall.simulation.compatibility import check_combination
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
 from fedrecall.simulation.server_data import server_data_of
-from fedrecall.torch_state import fixed_torch_state
 from fedrecall.updates import Pipeline, Stage
-from fedrecall.vector import tensors_digest
 
 
 class Experiment:
@@ -69,7 +69,7 @@ class Experiment:
         work = cost.of_client(samples)
         self.steps = decide_steps(job, federation, self.flat, on_cpu=devices[0] == "cpu")
         self.job = job = self.steps.job
-        self.engine = parts.engine or choose(
+        self.engine = parts.engine or choose_engine(
             recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices,
             fills_lanes=clients_fill_lanes(job),
         )  # fmt: skip
@@ -174,9 +174,7 @@ def trackers_of(recipe: Recipe) -> list[Watcher]:
     made = [TRACKER.create(tree) for tree in recipe.trackers]
     for tree, tracker in zip(recipe.trackers, made):
         if not isinstance(tracker, Watcher):
-            raise InputError(
-                f"trackers is {tree['name']!r}, which makes no Watcher; expected a class derived from it"
-            )
+            raise InputError(f"trackers is {tree['name']!r}, which makes no Watcher; expected a class derived from it")
     return made
 
 

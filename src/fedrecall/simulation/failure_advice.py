@@ -26,7 +26,7 @@ def add_advice(error: BaseException, round: int, engine: Engine, run: Path, reci
     else:
         if task and (isinstance(task, TrainTask) or not engine.in_this_process):
             lines.append("Once more in the main process, where breakpoint() works:")
-            lines.append(f"    {once_more(task, shlex.quote(str(run)), recipe)}")
+            lines.append(f"    {retry_advice(task, shlex.quote(str(run)), recipe)}")
         lines.append("The rounds before it are saved. When it is mended, go on with:")
         lines.append(f"    {how_to_resume(recipe, run, engine)}")
     error.add_note("\n".join(lines))
@@ -45,7 +45,7 @@ def how_to_resume(recipe: Recipe, run: Path, engine: Engine) -> str:
     return f"fedrecall resume {shlex.quote(str(run))}"
 
 
-def once_more(task: Task, folder: str, recipe: Recipe) -> str:
+def retry_advice(task: Task, folder: str, recipe: Recipe) -> str:
     if isinstance(task, TrainTask):
         return f"fedrecall replay {folder} --round {task.round} --client {task.client}"
     patient = "" if recipe.execution.client_timeout is None else " execution.client_timeout=null"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from fedrecall.backend.torch_state import fixed_torch_state
 from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, TooFewClientsError, WriteError
 from fedrecall.measure.live_round import Observer
 from fedrecall.runs import files
@@ -17,7 +18,6 @@ from fedrecall.simulation.failure_advice import add_advice, how_to_resume
 from fedrecall.simulation.recorder import Recorder
 from fedrecall.simulation.round import first_state, play_round
 from fedrecall.simulation.signals import noted_signals
-from fedrecall.torch_state import fixed_torch_state
 from fedrecall.user_code import their_traceback
 
 
@@ -33,10 +33,10 @@ def run_experiment(
 
     `observers` see the end of a round once it is recorded. A stopped run can be resumed after its last full round.
     """
-    return Life(experiment, folder, observers, start).live(notes)
+    return RunLifecycle(experiment, folder, observers, start).live(notes)
 
 
-class Life:
+class RunLifecycle:
     """One run of an experiment in a folder, from start to end."""
 
     def __init__(

@@ -16,7 +16,7 @@ from torch import nn
 from fedrecall.client.job import Job
 from fedrecall.data.federation import Federation
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.user_code import source_of
+from fedrecall.user_code import user_source
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -56,7 +56,7 @@ def code_digests(things: Iterable[Any]) -> dict[str, str]:
     for thing in things:
         while isinstance(thing, functools.partial):
             thing = thing.func
-        source = source_of(thing)
+        source = user_source(thing)
         if source is not None:
             found[f"{thing.__module__}:{thing.__qualname__}"] = short_digest(source)
     return dict(sorted(found.items()))

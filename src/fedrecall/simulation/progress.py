@@ -97,7 +97,7 @@ class Lines(View):
 
     def show(self, round: int, rate: float, accuracy: str, *, worth_a_line: bool) -> None:
         if worth_a_line or round == self.rounds:
-            text = f"{self.title}  {words(round, self.rounds, rate, accuracy)}"
+            text = f"{self.title}  {progress_text(round, self.rounds, rate, accuracy)}"
             self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -110,7 +110,7 @@ class NotebookBar(View):
         self.shown_at, self.last = 0.0, ""
 
     def show(self, round: int, rate: float, accuracy: str, *, worth_a_line: bool) -> None:
-        self.last = self._bundle(round, words(round, self.rounds, rate, accuracy))
+        self.last = self._bundle(round, progress_text(round, self.rounds, rate, accuracy))
         if time.perf_counter() - self.shown_at > NOTEBOOK_SECONDS:
             self._draw()
 
@@ -146,12 +146,12 @@ def view_for(title: str, rounds: int, console: Console | None) -> View:
     return view
 
 
-def words(round: int, rounds: int, rate: float, accuracy: str) -> str:
+def progress_text(round: int, rounds: int, rate: float, accuracy: str) -> str:
     left = (rounds - round) / rate
     return f"round {round}/{rounds}  {accuracy}  {rate:.1f} rounds/s  {left:.0f} s left"
 
 
-def is_wanted(progress: bool | None) -> bool:
+def wants_progress(progress: bool | None) -> bool:
     """Whether to show progress; by default in a notebook or a terminal."""
     return progress if progress is not None else in_notebook() or sys.stderr.isatty()
 

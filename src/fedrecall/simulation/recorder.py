@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrecall.client.lanes.decision import advice_on_steps
+from fedrecall.core.vector import Tensors
 from fedrecall.data.card import card
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.measure.metrics import pooled_metrics
-from fedrecall.recipe.own_code import own_code
+from fedrecall.recipe.code_keys import names_code
 from fedrecall.runs import checkpoint, files, ledger
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateTable
 from fedrecall.runs.environment import environment
 from fedrecall.runs.folder import RunFolder
-from fedrecall.runs.lines import read_lines
+from fedrecall.runs.jsonl import read_lines
 from fedrecall.runs.reader import RunRecord, has_partition
 from fedrecall.runs.records import changed_since
 from fedrecall.simulation.compatibility import warnings_of
@@ -26,7 +27,6 @@ from fedrecall.simulation.journal import Journal
 from fedrecall.simulation.origin import describe_origin
 from fedrecall.simulation.round import RoundState
 from fedrecall.simulation.summary import summarise
-from fedrecall.vector import Tensors
 
 
 class Recorder(Observer):
@@ -88,7 +88,7 @@ class Recorder(Observer):
     def _write_recipe(self) -> None:
         """Write the recipe and add the run to the ledger, as this user has chosen to run its code."""
         self.folder.write_text(files.RECIPE, self.recipe.yaml())
-        ledger.record(self.folder.path, own_code(self.recipe.tree()))
+        ledger.record(self.folder.path, names_code(self.recipe.tree()))
 
     def _describe_partition(self) -> dict[str, Any]:
         """Write the partition and its card; return the card."""

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrecall.backend.torch_state import fixed_torch_state
 from fedrecall.client.update import Update
+from fedrecall.core.vector import Tensors
 from fedrecall.errors import InputError
 from fedrecall.measure.live_round import Observer
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.runs.reader import RunRecord
-from fedrecall.scratch import ScratchFolder
 from fedrecall.simulation.experiment import Experiment
 from fedrecall.simulation.resume import refuse_other, refuse_other_data
 from fedrecall.simulation.round import RoundState, begin_round, first_state, play_round, playing
 from fedrecall.simulation.sampling import answering_clients, sample_clients, tasks_of
-from fedrecall.simulation.training import received
-from fedrecall.torch_state import fixed_torch_state
-from fedrecall.vector import Tensors
+from fedrecall.simulation.training import after_server_stages
+from fedrecall.storage.scratch import ScratchFolder
 
 
 @dataclass(frozen=True)
@@ -109,17 +109,13 @@ def refuse_absent(experiment: Experiment, states: StateTable, round: int, client
     tasks = tasks_of(experiment, round, answering_clients(experiment, round, asked), 0.0, states, len(asked))
     there = sorted(task.client for task in tasks)
     if client not in there:
-        raise InputError(
-            f"client {client} does not train in round {round}; these do: {', '.join(map(str, there))}"
-        )
+        raise InputError(f"client {client} does not train in round {round}; these do: {', '.join(map(str, there))}")
 
 
-def train_again(
-    experiment: Experiment, states: StateTable, state: RoundState, client: int
-) -> tuple[Update, Tensors]:
+def train_again(experiment: Experiment, states: StateTable, state: RoundState, client: int) -> tuple[Update, Tensors]:
     """Return the client's update in the round after `state`, and the tensors that it was sent."""
     live = begin_round(experiment, state, states, ())
     (task,) = (task for task in live.tasks if task.client == client)
     (result,) = experiment.engine.run([task])
     assert isinstance(result, Update)
-    return received(experiment, live, result), live.sent
+    return after_server_stages(experiment, live, result), live.sent

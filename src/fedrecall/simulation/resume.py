@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrecall.device import Device
+from fedrecall.backend.device import Device
 from fedrecall.engines import ENGINES
 from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.live_round import Observer
@@ -119,7 +119,7 @@ def refuse_other_model(point: Checkpoint, experiment: Experiment) -> None:
     for there, now in zip((point.server, point.buffers), fresh):
         before, after = ({name: list(t.shape) for name, t in group.items()} for group in (there, now))
         if before != after:
-            raise InputError(f"the model is not the run's: {'; '.join(differences(before, after))}")
+            raise InputError(f"the model is not the run's: {'; '.join(changed_keys(before, after))}")
 
 
 def refuse_other(point: Checkpoint, recipe: Recipe, advice: str = "--force goes on all the same") -> None:
@@ -130,17 +130,17 @@ def refuse_other(point: Checkpoint, recipe: Recipe, advice: str = "--force goes 
             f"{advice}"
         )
     began = lengthened(point.recipe, recipe.rounds)
-    changed = list(differences(round_identity(began), round_identity(recipe.tree())))
+    changed = list(changed_keys(round_identity(began), round_identity(recipe.tree())))
     if changed:
         raise InputError(f"the recipe is not the run's: {'; '.join(changed)}; {advice}")
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield each key that has changed, with both values."""
     for key in dict.fromkeys([*before, *now]):
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from differences(old, new, f"{prefix}{key}.")
+            yield from changed_keys(old, new, f"{prefix}{key}.")
         elif old != new:
             yield f"{prefix}{key} was {short_repr(old)} and is {short_repr(new)}"
 
@@ -176,13 +176,13 @@ def resume_experiment(
     try:
         point, notes = starting_point(folder.path, experiment, force=force, other_device=other_device)
         if point is None:  # stopped before its first checkpoint
-            begin_again(folder)
+            reset_run(folder)
         return run_experiment(experiment, folder, observers, point, notes)
     finally:
         folder.close()
 
 
-def begin_again(folder: RunFolder) -> None:
+def reset_run(folder: RunFolder) -> None:
     """Delete all rounds of a run and the partial files of a killed process."""
     folder.cut_back(0, folder.lines_until(0))
     folder.delete(files.SUMMARY)

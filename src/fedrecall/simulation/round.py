@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from fedrecall.core.vector import Tensors
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.simulation.aggregation import aggregate
 from fedrecall.simulation.experiment import Experiment
 from fedrecall.simulation.sampling import answering_clients, sample_clients, tasks_of
-from fedrecall.simulation.training import train
-from fedrecall.vector import Tensors
+from fedrecall.simulation.training import train_clients
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def play_round(
     """Play the round after `state`; return the new state and the record of the round."""
     clock = Clock()
     live = begin_round(experiment, state, states, observers)  # sample and publish
-    collected = train(experiment, live, observers)
+    collected = train_clients(experiment, live, observers)
     clock.lap("train")
     aggregate(experiment, live, collected)
     clock.lap("aggregate")

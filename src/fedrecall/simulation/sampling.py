@@ -8,10 +8,10 @@ import numpy as np
 
 from fedrecall.client.batches import LocalPlan
 from fedrecall.client.tasks import TrainTask
+from fedrecall.core.rng import stream
 from fedrecall.data.federation import EVERYONE
 from fedrecall.errors import InputError
 from fedrecall.models.build import least_samples
-from fedrecall.rng import stream
 from fedrecall.runs.client_states import StateTable
 from fedrecall.simulation.experiment import Experiment
 

@@ -33,9 +33,7 @@ class ServerData:
         return model_input(self.federation.transform(x, None), self.dtype)
 
 
-def server_data_of(
-    recipe: Recipe, federation: Federation, dtype: torch.dtype, given: Any = None
-) -> ServerData | None:
+def server_data_of(recipe: Recipe, federation: Federation, dtype: torch.dtype, given: Any = None) -> ServerData | None:
     """Return the server's data, from an array or the recipe's source; None if there are none."""
     if given is None and recipe.server_data is None:
         return None

@@ -7,28 +7,28 @@ from typing import Any
 import numpy as np
 
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.runs.lines import Lines
+from fedrecall.runs.jsonl import Lines
 
 
 def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
     """Return the summary of a run's metrics; the final accuracy is the mean over the tested rounds."""
-    tested, validated = measured("test_accuracy", lines), measured("val_accuracy", lines)
+    tested, validated = finite_values("test_accuracy", lines), finite_values("val_accuracy", lines)
     return {
         "status": "finished",
         "rounds": recipe.rounds,
         "final_accuracy": mean(tested),
         "final_accuracy_sd": float(np.std(tested)) if tested else None,
         "final_accuracy_rounds": len(tested),
-        "final_accuracy_macro": mean(measured("test_accuracy_macro", lines)),
+        "final_accuracy_macro": mean(finite_values("test_accuracy_macro", lines)),
         "last_val_accuracy": validated[-1] if validated else None,
-        "forgetting": mean(measured("forgetting", lines)),
-        "learned": mean(measured("learned", lines)),
+        "forgetting": mean(finite_values("forgetting", lines)),
+        "learned": mean(finite_values("learned", lines)),
         **({} if recipe.evaluation.target is None else to_target(lines, recipe.evaluation.target)),
         "seconds": round(seconds, 3),
     }
 
 
-def measured(key: str, lines: Lines) -> list[float]:
+def finite_values(key: str, lines: Lines) -> list[float]:
     """Return the finite values of a metric; lines read from a file have null for others."""
     return [line[key] for line in lines if line.get(key) is not None and np.isfinite(line[key])]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fedrecall.client.partial_sums import Contribution
 from fedrecall.client.predictions import EvaluateResult
 from fedrecall.client.sums import Sums, SumTree
-from fedrecall.client.update import Missing, Update
+from fedrecall.client.update import MissingClient, Update
 from fedrecall.errors import DivergedError
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.simulation.experiment import Experiment
@@ -25,12 +25,12 @@ class Collected:
     bytes_up: int = 0
 
 
-def train(experiment: Experiment, live: LiveRound, observers: Sequence[Observer]) -> Collected:
+def train_clients(experiment: Experiment, live: LiveRound, observers: Sequence[Observer]) -> Collected:
     """Train the round's clients and collect their updates, without those that are not finite."""
     evaluated = experiment.recipe.evaluates(live.number)
     tree, found = SumTree(live.sent if evaluated else None), Collected(Sums())
     for contribution in contributions(experiment, live, observers, track_updates=evaluated):
-        if isinstance(contribution, Missing):
+        if isinstance(contribution, MissingClient):
             reason = f"client {contribution.client} is left out of round {live.number}: {contribution.reason}"
             live.events.append(("missing", reason))
             live.missing.append(contribution.client)
@@ -55,7 +55,7 @@ def train(experiment: Experiment, live: LiveRound, observers: Sequence[Observer]
 
 def contributions(
     experiment: Experiment, live: LiveRound, observers: Sequence[Observer], *, track_updates: bool
-) -> Iterator[Contribution | Missing]:
+) -> Iterator[Contribution | MissingClient]:
     """Yield the clients' updates: one by one if something needs that, else as the engine groups them."""
     single = experiment.job.needs_single_updates or any(observer.wants_each for observer in observers)
     if not live.tasks:
@@ -65,10 +65,10 @@ def contributions(
         return
     for result in experiment.engine.run(live.tasks):
         assert not isinstance(result, EvaluateResult)
-        yield received(experiment, live, result) if isinstance(result, Update) else result
+        yield after_server_stages(experiment, live, result) if isinstance(result, Update) else result
 
 
-def received(experiment: Experiment, live: LiveRound, update: Update) -> Update:
+def after_server_stages(experiment: Experiment, live: LiveRound, update: Update) -> Update:
     """Return an update after the server's side of its stages."""
     pipeline, task = experiment.job.pipeline, update.task
     if not pipeline:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import InputError
+from fedrecall.recipe.code_keys import names_code
 from fedrecall.recipe.files import Tree
-from fedrecall.recipe.layers import load, merge, put_value, without_the_others
-from fedrecall.recipe.own_code import own_code
+from fedrecall.recipe.layers import load_recipe, merge, set_value, without_the_others
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
 from fedrecall.runs.identity import hash_of
@@ -22,7 +22,7 @@ LONGEST_NAME = 120  # characters of a folder's name
 
 
 @dataclass(frozen=True, eq=False)
-class Slot:
+class RunSlot:
     """The place of a run in the study's folder, whether or not the run has begun."""
 
     cell: str
@@ -43,20 +43,20 @@ class Cell:
 
     name: str
     settings: Tree  # by dotted key, from its case and the grid
-    slots: tuple[Slot, ...]
+    slots: tuple[RunSlot, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedRun:
     """A run to execute in a slot."""
 
-    slot: Slot
+    slot: RunSlot
     recipe: Recipe
 
     @property
     def has_own_code(self) -> bool:
         """Whether the recipe names the user's own code."""
-        return bool(own_code(self.recipe.tree()))
+        return bool(names_code(self.recipe.tree()))
 
 
 def cells_of(design: Design) -> list[Cell]:
@@ -67,7 +67,7 @@ def cells_of(design: Design) -> list[Cell]:
     taken: set[str] = set()
     for settings in combinations:
         name = cell_name({key: settings[key] for key in varied if key in settings}, taken)
-        cells.append(Cell(name, settings, tuple(Slot(name, seed) for seed in design.seeds)))
+        cells.append(Cell(name, settings, tuple(RunSlot(name, seed) for seed in design.seeds)))
     check_baseline(design, cells)
     return cells
 
@@ -97,10 +97,10 @@ def run_recipe(design: Design, settings: Tree, seed: int, execution: Tree | None
         tree: Tree = {}
         for key, value in layer.items():
             if key != "recipe":
-                put_value(tree, key.split("."), value, key)
+                set_value(tree, key.split("."), value, key)
         layered = merge(without_the_others(layered, tree), tree)
     layered = merge(layered, {"seed": seed, "execution": execution or {}})
-    recipe = load(source, extra=layered)
+    recipe = load_recipe(source, extra=layered)
     given = design.same_partition or "partition.seed" in {**design.settings, **settings}
     if given or "seed" not in recipe.partition:
         return recipe
@@ -146,7 +146,9 @@ def check_baseline(design: Design, cells: list[Cell]) -> None:
     """Raise an `InputError` if no cell matches the baseline."""
     if design.baseline and not any(is_baseline(design, cell) for cell in cells):
         words = ", ".join(f"{key}={short_value(value)}" for key, value in design.baseline.items())
-        raise InputError(f"the baseline is {words}, but no cell of the study is that; there are: {some(cells)}")
+        raise InputError(
+            f"the baseline is {words}, but no cell of the study is that; there are: {sample_of_cells(cells)}"
+        )
 
 
 def is_baseline(design: Design, cell: Cell) -> bool:
@@ -162,6 +164,6 @@ def refuse_blind_choice(design: Design, cell: Cell, recipe: Recipe) -> None:
         )
 
 
-def some(cells: list[Cell]) -> str:
+def sample_of_cells(cells: list[Cell]) -> str:
     names = [cell.name for cell in cells[:5]]
     return ", ".join(names) + (", .." if len(cells) > len(names) else "")

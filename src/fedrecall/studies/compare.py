@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from fedrecall.errors import InputError
-from fedrecall.recipe.names import titles
-from fedrecall.report.comparison import Method, blocks, group
+from fedrecall.recipe.display_titles import titles
+from fedrecall.report.comparison import Method, blocks, group_methods
 from fedrecall.report.tables import duration, mean_and_deviation
 from fedrecall.report.text_table import TextTable
 from fedrecall.runs import files
-from fedrecall.runs.lines import read_lines
-from fedrecall.runs.reader import RunRecord, find_runs, load
+from fedrecall.runs.jsonl import read_lines
+from fedrecall.runs.reader import RunRecord, find_runs, load_run
 from fedrecall.simulation.summary import to_target
 from fedrecall.studies.sweep import Study
 from fedrecall.studies.table import Paired, mean_record, paired, paired_record
@@ -24,7 +24,7 @@ from fedrecall.studies.table_texts import paired_texts
 
 
 @dataclass(frozen=True)
-class Way:
+class CostToAccuracy:
     """Rounds, bytes and seconds to reach an accuracy, means over the runs that reach it."""
 
     accuracy: float
@@ -35,8 +35,8 @@ class Way:
     seconds: float | None
 
     @classmethod
-    def of(cls, method: Method, accuracy: float) -> Way:
-        ways = [way for way in (way_of(run, accuracy) for run in method.runs) if way is not None]
+    def of(cls, method: Method, accuracy: float) -> CostToAccuracy:
+        ways = [way for way in (cost_to_accuracy(run, accuracy) for run in method.runs) if way is not None]
         means = [
             float(np.mean(known)) if (known := [way[key] for way in ways if way[key] is not None]) else None
             for key in ("rounds", "bytes", "seconds")
@@ -44,7 +44,7 @@ class Way:
         return cls(accuracy, len(method.runs), len(ways), *means)
 
 
-def way_of(run: RunRecord, accuracy: float) -> dict[str, Any] | None:
+def cost_to_accuracy(run: RunRecord, accuracy: float) -> dict[str, Any] | None:
     """Return the cost for one run to reach the accuracy, on validation data if it has any; None if it does not."""
     key = "val_accuracy" if len(run.curve("val_accuracy")[0]) else "test_accuracy"
     found = to_target([{**line, "val_accuracy": line.get(key)} for line in run.metrics], accuracy)
@@ -57,12 +57,12 @@ def way_of(run: RunRecord, accuracy: float) -> dict[str, Any] | None:
 
 
 @dataclass(frozen=True)
-class Compared:
+class MethodComparison:
     """A method compared with the first."""
 
     method: Method
     paired: Paired | None  # None for the first method and if no seed is shared
-    ways: list[Way]
+    ways: list[CostToAccuracy]
 
     def record(self) -> dict[str, Any]:
         return {
@@ -79,7 +79,7 @@ class Compared:
 class Comparison:
     """Several methods compared with the first."""
 
-    methods: list[Compared]
+    methods: list[MethodComparison]
     accuracies: Sequence[float]
 
     def records(self) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ class Comparison:
             row.append(mean_and_deviation(each.method.values("final_accuracy")) or "-")
             row += paired_texts(each.paired, "baseline" if place == 0 else "-")
             for way in each.ways:
-                row += way_texts(way)
+                row += cost_texts(way)
             rows.append(row)
         return rows
 
@@ -110,9 +110,7 @@ class Comparison:
         first = self.methods[0].method
         found = [f"Differences are to {first.label}, over the seeds that both have."]
         if self.accuracies:
-            found.append(
-                "An accuracy is reached by the validation data, or by the test data of a run without any."
-            )
+            found.append("An accuracy is reached by the validation data, or by the test data of a run without any.")
         if len(blocks([each.method for each in self.methods])) > 1:
             found.append("They differ in more than algorithm and objective.")
         open_ = [each.method.label for each in self.methods if not each.method.finished]
@@ -121,7 +119,7 @@ class Comparison:
         return found
 
 
-def way_texts(way: Way) -> list[str]:
+def cost_texts(way: CostToAccuracy) -> list[str]:
     """Return rounds, megabytes and time as texts, with the number of runs that reached it if not all did."""
     if way.rounds is None:
         return ["never", "-", "-"]
@@ -136,16 +134,16 @@ def compare(paths: Sequence[str | Path], accuracies: Sequence[float] = ()) -> Co
     for accuracy in accuracies:
         if not 0 < accuracy <= 1:
             raise InputError(f"--accuracy is {accuracy}; a number above 0 and at most 1 was expected")
-    methods = group(records_of([Path(path) for path in paths]), titles())
+    methods = group_methods(records_of([Path(path) for path in paths]), titles())
     if len(methods) < 2:
         raise InputError(f"all runs are of one method, {methods[0].label}: there is nothing to compare it with")
     first, *_ = methods
     return Comparison(
         [
-            Compared(
+            MethodComparison(
                 method,
                 None if method is first else paired(method, first),
-                [Way.of(method, accuracy) for accuracy in accuracies],
+                [CostToAccuracy.of(method, accuracy) for accuracy in accuracies],
             )
             for method in methods
         ],
@@ -162,5 +160,5 @@ def records_of(paths: Sequence[Path]) -> list[RunRecord]:
         if not runs:
             raise InputError(f"the study {str(path)!r} has no finished run yet")
         for run in runs:
-            found.setdefault(run.resolve(), load(run))
+            found.setdefault(run.resolve(), load_run(run))
     return list(found.values())

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from fedrecall.config.options import Whole
 from fedrecall.errors import InputError, nearest, short_repr
-from fedrecall.options import Whole
-from fedrecall.recipe.files import Tree, read
-from fedrecall.recipe.files import shipped as recipes
+from fedrecall.recipe.files import Tree, read_recipe
+from fedrecall.recipe.files import shipped_recipes as recipes
 from fedrecall.recipe.settings import Settings
 from fedrecall.runs.identity import hash_of
-from fedrecall.safe_parsing import yaml_value
+from fedrecall.storage.safe_parsing import yaml_value
 
 MOST_CELLS = 10_000
 SHOWN = ("about", "published", "figures")  # presentation only: these keys do not decide the runs
@@ -117,7 +117,7 @@ def asked(tree: Tree) -> Tree:
     return {key: value for key, value in tree.items() if key not in SHOWN}
 
 
-def shipped() -> dict[str, Path]:
+def shipped_studies() -> dict[str, Path]:
     """Return the files of the studies in this package by name."""
     folder = Path(str(resources.files("fedrecall") / "studies" / "shipped"))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
@@ -139,15 +139,13 @@ def load_design(source: str, grid: Mapping[str, Sequence[Any]] | None = None, **
 
 def study_tree(source: str) -> Tree:
     """Return the content of a study's file with paths relative to the working folder, or `{"recipe": source}`."""
-    path = shipped().get(source, Path(source))
+    path = shipped_studies().get(source, Path(source))
     if not path.is_file():
-        known = {*recipes(), *shipped()}
+        known = {*recipes(), *shipped_studies()}
         if source not in known and not path.suffix and "/" not in source:
-            raise InputError(
-                f"there is no recipe or study {source!r}, by name or as a file; {nearest(source, known)}"
-            )
+            raise InputError(f"there is no recipe or study {source!r}, by name or as a file; {nearest(source, known)}")
         return {"recipe": source}
-    tree = read(str(path))
+    tree = read_recipe(str(path))
     if not SIGNS & set(tree):
         return {"recipe": source}
     for group in (tree, *(case for case in tree.get("cases") or [] if isinstance(case, dict))):

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedrecall.api.execute import load_federation
+from fedrecall.backend.torch_state import fixed_torch_state
 from fedrecall.client.batches import LocalPlan
 from fedrecall.data.federation import Federation
-from fedrecall.front.execute import load_federation
 from fedrecall.models.build import least_samples
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import checkpoint, files
 from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.identity import identity
-from fedrecall.scratch import ScratchFolder
 from fedrecall.simulation.experiment import Experiment, build
 from fedrecall.simulation.round import first_state, play_round, playing
-from fedrecall.studies.cells import PlannedRun, Slot
+from fedrecall.storage.scratch import ScratchFolder
+from fedrecall.studies.cells import PlannedRun, RunSlot
 from fedrecall.studies.folder import State
-from fedrecall.torch_state import fixed_torch_state
 
 TIMED_ROUNDS = 3  # with one client each; the first is not counted, as it includes set-up
 TIMED_STEPS = 2
@@ -47,7 +47,7 @@ def costs(runs: Sequence[PlannedRun]) -> Mapping[PlannedRun, Cost]:
     return {run: measured[kind] for run, kind in kinds.items()}
 
 
-def seconds_left(costs: Mapping[PlannedRun, Cost], states: Mapping[Slot, State], jobs: int) -> float:
+def planned_seconds_left(costs: Mapping[PlannedRun, Cost], states: Mapping[RunSlot, State], jobs: int) -> float:
     """Return the seconds until these runs are done with `jobs` at once; rounds that are done do not count."""
     left = [cost.seconds * (1 - states[run.slot].rounds / run.recipe.rounds) for run, cost in costs.items()]
     return max([sum(left) / max(jobs, 1), *left], default=0.0)
@@ -73,7 +73,7 @@ def cost_of(recipe: Recipe) -> Cost:
     count = experiment.count
     trained = recipe.rounds * count * steps * each
     judged = samples_judged(recipe, federation, count) / local.batch_size * each * FORWARD
-    return Cost(trained + judged, room(recipe, experiment, federation))
+    return Cost(trained + judged, disk_space_needed(recipe, experiment, federation))
 
 
 @fixed_torch_state()
@@ -108,11 +108,9 @@ def samples_judged(recipe: Recipe, federation: Federation, count: int) -> float:
     return validation * (math.ceil(recipe.rounds / recipe.evaluation.every) + probed * (count + 2)) + tested
 
 
-def room(recipe: Recipe, experiment: Experiment, federation: Federation) -> float:
+def disk_space_needed(recipe: Recipe, experiment: Experiment, federation: Federation) -> float:
     """Return the bytes of the model, the kept checkpoints, the clients' states and the lines of all rounds."""
     algorithm, w = experiment.algorithm, experiment.flat.w
     server = sum(tensor.nbytes for tensor in algorithm.init(w.clone()).values())
-    client = (
-        sum(tensor.nbytes for tensor in algorithm.init_client(w.clone()).values()) if algorithm.keeps_state else 0
-    )
+    client = sum(tensor.nbytes for tensor in algorithm.init_client(w.clone()).values()) if algorithm.keeps_state else 0
     return w.nbytes + checkpoint.KEPT * server + federation.population * client + LINE * recipe.rounds

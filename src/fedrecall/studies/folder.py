@@ -11,7 +11,6 @@ from typing import Literal
 
 import yaml
 
-from fedrecall.atomic_files import explain_write_errors, write_text
 from fedrecall.display import printable
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
@@ -19,9 +18,10 @@ from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder, explain_folder_errors
 from fedrecall.runs.identity import identity
 from fedrecall.runs.reader import RunRecord, is_run, read_tree
-from fedrecall.safe_parsing import yaml_value
-from fedrecall.simulation.resume import differences
-from fedrecall.studies.cells import PlannedRun, Slot
+from fedrecall.simulation.resume import changed_keys
+from fedrecall.storage.atomic_files import explain_write_errors, write_text
+from fedrecall.storage.safe_parsing import yaml_value
+from fedrecall.studies.cells import PlannedRun, RunSlot
 from fedrecall.studies.design import Design, asked
 
 Kind = Literal["waiting", "begun", "finished", "diverged", "failed"]
@@ -51,7 +51,7 @@ class StudyFolder:
             inside = [each.name for each in path.iterdir() if each.name != files.LOCK and each.name[0] != "."]
         folder = cls(path)
         if (path / files.STUDY).is_file():
-            changed = list(differences(asked(folder.saved()), asked(design.tree())))
+            changed = list(changed_keys(asked(folder.saved()), asked(design.tree())))
             if changed:
                 raise InputError(
                     f"the folder {str(path)!r} has another study: {'; '.join(changed)}; choose another with --out"
@@ -79,26 +79,26 @@ class StudyFolder:
         finally:
             folder.close()
 
-    def run(self, slot: Slot) -> Path:
+    def run(self, slot: RunSlot) -> Path:
         return self.path / slot.folder
 
-    def log(self, slot: Slot) -> Path:
+    def log(self, slot: RunSlot) -> Path:
         """Return the path of the run's output."""
         return self.path / f"{slot.folder}.log"
 
-    def failure(self, slot: Slot) -> Path:
+    def failure(self, slot: RunSlot) -> Path:
         """Return the path of the file that gives the cause if the run failed."""
         return self.path / f"{slot.folder}.failed"
 
-    def note_failure(self, slot: Slot, words: str) -> None:
+    def note_failure(self, slot: RunSlot, words: str) -> None:
         with explain_write_errors(self.failure(slot)):
             self.failure(slot).parent.mkdir(parents=True, exist_ok=True)
         write_text(self.failure(slot), words + "\n")
 
-    def forget_failure(self, slot: Slot) -> None:
+    def forget_failure(self, slot: RunSlot) -> None:
         self.failure(slot).unlink(missing_ok=True)
 
-    def state(self, slot: Slot) -> State:
+    def state(self, slot: RunSlot) -> State:
         """Return the state of the run, read from its files."""
         record = RunRecord(self.run(slot))
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -119,9 +119,8 @@ class StudyFolder:
         path = self.run(run.slot)
         if not is_run(path):
             return
-        changed = list(differences(identity(RunRecord(path).recipe), identity(run.recipe.tree())))
+        changed = list(changed_keys(identity(RunRecord(path).recipe), identity(run.recipe.tree())))
         if changed:
             raise InputError(
-                f"the run in {str(path)!r} is of another recipe: {'; '.join(changed)}; choose another "
-                "folder with --out"
+                f"the run in {str(path)!r} is of another recipe: {'; '.join(changed)}; choose another folder with --out"
             )

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.atomic_files import explain_write_errors
 from fedrecall.runs import files
+from fedrecall.storage.atomic_files import explain_write_errors
 
 
-def pack(folder: Path) -> np.ndarray:
+def pack_folder(folder: Path) -> np.ndarray:
     """Return the packed folder without the lock, which belongs to its machine."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -26,7 +26,7 @@ def pack(folder: Path) -> np.ndarray:
     return np.frombuffer(buffer.getbuffer(), np.uint8)
 
 
-def unpack(packed: np.ndarray, folder: Path) -> None:
+def unpack_folder(packed: np.ndarray, folder: Path) -> None:
     """Replace the folder by the packed one."""
     safe: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # from Python 3.11.4
     with replaced_folder(folder) as beside, tarfile.open(fileobj=io.BytesIO(packed.tobytes())) as tar:

@@ -11,24 +11,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from fedrecall.studies.cells import PlannedRun, Slot
+from fedrecall.studies.cells import PlannedRun, RunSlot
 from fedrecall.studies.folder import StudyFolder
 
 GRACE = 60.0  # seconds for stopping runs to write a checkpoint
 PAUSE = 0.5  # seconds at most between two calls of `tick`
 
-Seen = Callable[[Slot, str, object], None]  # reports an event of a run: "began", "round", or how it ended
+Seen = Callable[[RunSlot, str, object], None]  # reports an event of a run: "began", "round", or how it ended
 
 
 @dataclass(eq=False, kw_only=True)
-class Member:
+class RunWorker:
     """A process or an actor that executes runs, and its current run."""
 
     run: PlannedRun | None = None
     ready: bool = True  # it can be given a run
 
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=RunWorker)
 
 
 class RunPool(ABC, Generic[M]):
@@ -39,7 +39,7 @@ class RunPool(ABC, Generic[M]):
         self.members: list[M] = []
         self.waiting: list[PlannedRun] = []  # the next one last
 
-    def carry_out(self, runs: Sequence[PlannedRun], tick: Callable[[], None]) -> None:
+    def execute(self, runs: Sequence[PlannedRun], tick: Callable[[], None]) -> None:
         """Start the runs in their order and wait until all have ended; call `tick` from time to time."""
         self.waiting = list(reversed(runs))
         try:

@@ -18,11 +18,11 @@ from fedrecall.engines.processes.search_path import libraries_first
 from fedrecall.errors import ClientError
 from fedrecall.studies import serving
 from fedrecall.studies.cells import PlannedRun
-from fedrecall.studies.pool import GRACE, PAUSE, Member, RunPool
+from fedrecall.studies.pool import GRACE, PAUSE, RunPool, RunWorker
 
 
 @dataclass(eq=False)
-class Process(Member):
+class Process(RunWorker):
     """A member that is a process on this machine."""
 
     process: subprocess.Popen[bytes]

@@ -15,14 +15,14 @@ from rich.text import Text
 
 from fedrecall.display import printable
 from fedrecall.report.tables import duration
-from fedrecall.studies.cells import PlannedRun, Slot
+from fedrecall.studies.cells import PlannedRun, RunSlot
 from fedrecall.studies.folder import State
 
 MOST_ROWS = 20  # unfinished cells to show; a terminal has few more lines
 
 
 @dataclass
-class Course:
+class RunProgress:
     """The progress of a run in this call."""
 
     cell: str
@@ -41,7 +41,7 @@ class Progress:
     def __init__(
         self,
         runs: Sequence[PlannedRun],
-        states: Mapping[Slot, State],
+        states: Mapping[RunSlot, State],
         jobs: int,
         *,
         quiet: bool = False,
@@ -52,13 +52,11 @@ class Progress:
         for run in runs:
             state, rounds = states[run.slot], run.recipe.rounds
             done = rounds if state.kind == "finished" else state.rounds
-            self.courses[run.slot] = Course(run.slot.cell, rounds, done, done, kind=state.kind, words=state.words)
+            self.courses[run.slot] = RunProgress(run.slot.cell, rounds, done, done, kind=state.kind, words=state.words)
         self.lines = not quiet and not self.console.is_terminal
         drawn = not quiet and self.console.is_terminal
         self.live = (
-            Live(console=self.console, get_renderable=self.table, auto_refresh=False, transient=True)
-            if drawn
-            else None
+            Live(console=self.console, get_renderable=self.table, auto_refresh=False, transient=True) if drawn else None
         )
 
     def __enter__(self) -> Self:
@@ -72,7 +70,7 @@ class Progress:
         if self.live:
             self.live.stop()
 
-    def seen(self, slot: Slot, kind: str, what: object) -> None:
+    def seen(self, slot: RunSlot, kind: str, what: object) -> None:
         """Record an event of a run: "began", "round", or how it ended."""
         course, now = self.courses[slot], time.monotonic()
         if kind == "began":
@@ -109,7 +107,7 @@ class Progress:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
         for title in ("cell", "done", "running", "wrong"):
             table.add_column(title)
-        by_cell: dict[str, list[tuple[Slot, Course]]] = {}
+        by_cell: dict[str, list[tuple[RunSlot, RunProgress]]] = {}
         for slot, course in self.courses.items():
             by_cell.setdefault(course.cell, []).append((slot, course))
         left = {name: pairs for name, pairs in by_cell.items() if any(c.kind != "finished" for _, c in pairs)}
@@ -129,7 +127,7 @@ class Progress:
 INTEREST = {"running": 2, "failed": 1, "diverged": 1}
 
 
-def seconds_left(courses: Sequence[Course], jobs: int, now: float) -> float | None:
+def seconds_left(courses: Sequence[RunProgress], jobs: int, now: float) -> float | None:
     """Return the seconds left with `jobs` runs at once, by each cell's seconds per round in this call; cells
     without any take the mean of the others. None if no round has been done yet."""
     rounds: dict[str, int] = {}

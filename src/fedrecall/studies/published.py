@@ -15,8 +15,8 @@ from fedrecall.report.intervals import welch_interval
 from fedrecall.report.paper_results import Published, published
 from fedrecall.report.tables import mean_and_deviation
 from fedrecall.report.wording import points, points_range, with_deviation
-from fedrecall.safe_parsing import regular_file, yaml_value
-from fedrecall.studies.narrow import value_of
+from fedrecall.storage.safe_parsing import regular_file, yaml_value
+from fedrecall.studies.selection import value_of
 
 PAPER = "paper"  # the paper that this package implements
 NUMBERS = ("accuracy", "sd", "seeds")
@@ -25,15 +25,15 @@ NUMBERS = ("accuracy", "sd", "seeds")
 Source = Callable[[Recipe], Published | None]
 
 
-def source_of(name: str) -> Source:
+def published_source(name: str) -> Source:
     """Return a function that looks up published results in the paper or in a file."""
     if name == PAPER:
         return lambda recipe: published(recipe.tree())
-    rows = read_rows(Path(name))
-    return lambda recipe: next((number for settings, number in rows if fits(recipe, settings)), None)
+    rows = read_published(Path(name))
+    return lambda recipe: next((number for settings, number in rows if matches_settings(recipe, settings)), None)
 
 
-def read_rows(path: Path) -> list[tuple[dict[str, object], Published]]:
+def read_published(path: Path) -> list[tuple[dict[str, object], Published]]:
     """Read a CSV file with columns accuracy, sd, seeds and recipe keys; an empty field matches any value."""
     try:
         with regular_file(path).open(newline="", encoding="utf-8") as file:
@@ -55,12 +55,12 @@ def read_rows(path: Path) -> list[tuple[dict[str, object], Published]]:
     return found
 
 
-def fits(recipe: Recipe, settings: dict[str, object]) -> bool:
+def matches_settings(recipe: Recipe, settings: dict[str, object]) -> bool:
     return all(value_of(recipe, key) == value for key, value in settings.items())
 
 
 @dataclass(frozen=True)
-class Beside:
+class PublishedComparison:
     """A cell's final accuracies, one per seed, and its published result."""
 
     values: list[float]
@@ -93,7 +93,7 @@ class Beside:
 HEADING = ("ours, %", "published, %", "difference, points", "95 % interval (Welch)")
 
 
-def remarks(rows: Sequence[Beside]) -> list[str]:
+def remarks(rows: Sequence[PublishedComparison]) -> list[str]:
     """Return each remark on differences from the published settings once."""
     found = dict.fromkeys(row.published.remark for row in rows if row.published and row.published.remark)
     return [f"† {remark}." for remark in found]

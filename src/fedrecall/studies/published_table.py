@@ -6,22 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedrecall.atomic_files import write_text
 from fedrecall.errors import InputError
-from fedrecall.recipe.names import titles
+from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.report.comparison import Method
 from fedrecall.report.paper_results import Published
 from fedrecall.report.text_table import TextTable
 from fedrecall.report.wording import KEY_NAMES, points
+from fedrecall.storage.atomic_files import write_text
 from fedrecall.studies.cells import Cell
-from fedrecall.studies.choice import others
 from fedrecall.studies.folder import StudyFolder
-from fedrecall.studies.narrow import value_of
-from fedrecall.studies.published import HEADING, Beside, Source, remarks, source_of
+from fedrecall.studies.published import HEADING, PublishedComparison, Source, published_source, remarks
 from fedrecall.studies.reproduce import Reproduction
-from fedrecall.studies.table import Row, StudyTable, paired, study_table
+from fedrecall.studies.selection import value_of
+from fedrecall.studies.table import StudyRow, StudyTable, paired, study_table
 from fedrecall.studies.table_texts import paired_texts, setting_headings, setting_text, setting_texts
+from fedrecall.studies.tuning import group_key
 
 NORM, OBJECTIVE = "model.norm", "objective"
 PAIRING = ("wsm", "batch"), ("cross_entropy", "group")  # the two methods that the paper's Table 1 compares
@@ -38,7 +38,7 @@ def published_tables(made: Reproduction) -> dict[str, TextTable]:
     """Return `table`, with a row per cell, and, if there are pairs of objectives, `pairs`, with a row per pair."""
     asked, shortened = made.asked, made.shortened
     table, name = study_table(asked.design, made.cells(), StudyFolder(asked.path)), asked.design.published
-    source, said = source_of(name) if name and shortened is None else nothing, []
+    source, said = published_source(name) if name and shortened is None else no_published, []
     if shortened is not None:
         said = [
             f"A shorter version of {shortened} rounds: it shows that everything runs, and is never to be set "
@@ -51,14 +51,15 @@ def published_tables(made: Reproduction) -> dict[str, TextTable]:
     return {**found, "pairs": pairs_table(pairs, table, theirs, said)} if pairs else found
 
 
-def nothing(recipe: Recipe) -> Published | None:
+def no_published(recipe: Recipe) -> Published | None:
     """Return None, as the source of a study without published results."""
     return None
 
 
 def cells_table(made: Reproduction, table: StudyTable, source: Source, said: list[str]) -> TextTable:
     rows = [
-        Beside(row.numbers.get("final_accuracy", []), best(made, table, row.cell, source)) for row in table.rows
+        PublishedComparison(row.numbers.get("final_accuracy", []), best(made, table, row.cell, source))
+        for row in table.rows
     ]
     known = any(row.published for row in rows)
     texts = [
@@ -79,8 +80,8 @@ def best(made: Reproduction, table: StudyTable, cell: Cell, source: Source) -> P
     recipes = made.recipes()
     if not table.chosen:
         return source(recipes[cell.name])
-    mine = others(cell.settings, table.chosen)
-    alike = [each for each in made.cells() if others(each.settings, table.chosen) == mine]
+    mine = group_key(cell.settings, table.chosen)
+    alike = [each for each in made.cells() if group_key(each.settings, table.chosen) == mine]
     known = [(source(recipes[each.name]), recipes[each.name]) for each in alike]
     found = [(number, recipe) for number, recipe in known if number is not None]
     if not found:
@@ -95,8 +96,8 @@ def best(made: Reproduction, table: StudyTable, cell: Cell, source: Source) -> P
 class Pair:
     """WSM and cross-entropy in one setting, or with the norms that the paper pairs."""
 
-    wsm: Row
-    other: Row
+    wsm: StudyRow
+    other: StudyRow
     words: str
 
 
@@ -110,7 +111,7 @@ def pairs_of(table: StudyTable, recipes: Mapping[str, Recipe]) -> Iterator[Pair]
             aside, theirs = [*table.chosen, OBJECTIVE, NORM], recipes[other.cell.name]
             if value_of(theirs, OBJECTIVE) != "cross_entropy":
                 continue
-            if others(row.cell.settings, aside) != others(other.cell.settings, aside):
+            if group_key(row.cell.settings, aside) != group_key(other.cell.settings, aside):
                 continue
             norms = value_of(mine, NORM), value_of(theirs, NORM)
             if norms[0] == norms[1]:
@@ -142,7 +143,7 @@ def pairs_table(
     return TextTable(head, rows, notes, len(keys) + 1)
 
 
-def method_of(row: Row) -> Method:
+def method_of(row: StudyRow) -> Method:
     if not row.runs:
         raise InputError(f"the cell {row.cell.name!r} has no finished run")
     return Method(row.runs, [], titles())

@@ -20,8 +20,8 @@ from fedrecall.engines.ray.states import FolderToken
 from fedrecall.errors import InputError
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.runs.folder import RunFolder
-from fedrecall.scratch import ScratchFolder
-from fedrecall.studies.packed_folder import pack, unpack
+from fedrecall.storage.scratch import ScratchFolder
+from fedrecall.studies.packed_folder import pack_folder, unpack_folder
 from fedrecall.studies.serving import Ended, RunOrder, execute_run, printing_to
 
 FREED = 60.0  # seconds to wait for the process that executed the run before
@@ -81,11 +81,11 @@ class RunActor:
             inside = [scratch.path / path.name for path in (order.folder, order.log)]
             order = replace(order, folder=inside[0], log=inside[1])
             if begun is not None:
-                unpack(begun, order.folder)
+                unpack_folder(begun, order.folder)
             ended = self._execute(order)
             log = order.log.read_text(encoding="utf-8", errors="replace") if order.log.exists() else ""
             # Messages to the user name the folder that the run is sent back to.
-            folder = pack(order.folder) if order.folder.is_dir() else None
+            folder = pack_folder(order.folder) if order.folder.is_dir() else None
             return Ended(ended.kind, ended.words.replace(here, there), log.replace(here, there), folder)
 
     def _execute(self, order: RunOrder) -> Ended:

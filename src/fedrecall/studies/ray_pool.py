@@ -14,27 +14,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedrecall.atomic_files import explain_write_errors
 from fedrecall.engines.pool import MOST_DEATHS, START
 from fedrecall.engines.ray.cluster import Cluster
 from fedrecall.engines.ray.states import FolderToken
 from fedrecall.errors import ClientError, InputError
-from fedrecall.recipe.own_code import own_code
+from fedrecall.recipe.code_keys import names_code
 from fedrecall.runs import ledger
 from fedrecall.runs.reader import is_run
+from fedrecall.storage.atomic_files import explain_write_errors
 from fedrecall.studies.cells import PlannedRun
 from fedrecall.studies.folder import StudyFolder
-from fedrecall.studies.packed_folder import pack, unpack
-from fedrecall.studies.pool import GRACE, PAUSE, Member, RunPool, Seen
+from fedrecall.studies.packed_folder import pack_folder, unpack_folder
+from fedrecall.studies.placement import Placement
+from fedrecall.studies.pool import GRACE, PAUSE, RunPool, RunWorker, Seen
 from fedrecall.studies.ray_actor import ActorSetup, RunActor
 from fedrecall.studies.serving import Ended, RunOrder
-from fedrecall.studies.spread import Spread
 
 MOST_MOVES = 3  # times that a run is given to another actor before it fails
 
 
 @dataclass(eq=False)
-class StudyActor(Member):
+class StudyActor(RunWorker):
     """A member that is an actor on some node."""
 
     handle: Any
@@ -46,13 +46,13 @@ class StudyActor(Member):
 class RayPool(RunPool[StudyActor]):
     """Executes runs in actors that Ray places."""
 
-    def __init__(self, folder: StudyFolder, jobs: int, seen: Seen, spread: Spread) -> None:
+    def __init__(self, folder: StudyFolder, jobs: int, seen: Seen, spread: Placement) -> None:
         super().__init__(StudyFolder(folder.path.resolve()), jobs, seen)
         self.spread = spread
         self._moves: Counter[PlannedRun] = Counter()
         self._stillborn = 0
 
-    def carry_out(self, runs: Sequence[PlannedRun], tick: Callable[[], None]) -> None:
+    def execute(self, runs: Sequence[PlannedRun], tick: Callable[[], None]) -> None:
         if not runs:
             return
         self._cluster = Cluster(self.spread.address)
@@ -62,7 +62,7 @@ class RayPool(RunPool[StudyActor]):
         try:
             self._token.leave()
             self._setup = self._ray.put(ActorSetup(sys.path, Path.cwd(), self._token))
-            super().carry_out(runs, tick)
+            super().execute(runs, tick)
         finally:
             self._token.remove()
             self._cluster.close()
@@ -78,7 +78,7 @@ class RayPool(RunPool[StudyActor]):
         if member.has_folder:
             member.answer = member.handle.execute.remote(order)
         else:
-            begun = pack(place) if is_run(place) else None
+            begun = pack_folder(place) if is_run(place) else None
             member.answer = member.handle.execute_apart.remote(order, begun)
 
     def _wait(self) -> list[StudyActor]:
@@ -135,12 +135,12 @@ class RayPool(RunPool[StudyActor]):
         place, log = self.folder.run(slot), self.folder.log(slot)
         try:
             if ended.folder is not None:
-                unpack(ended.folder, place)
+                unpack_folder(ended.folder, place)
             if ended.log:
                 with explain_write_errors(log), log.open("a", encoding="utf-8") as file:
                     file.write(ended.log)
             if is_run(place):  # the run may come from another machine, on this user's order
-                ledger.record(place, own_code(recipe.tree()))
+                ledger.record(place, names_code(recipe.tree()))
         except InputError as error:
             return "failed", str(error)
         return ended.kind, ended.words
@@ -158,9 +158,7 @@ class RayPool(RunPool[StudyActor]):
         if self._moves[run] <= MOST_MOVES:
             self.waiting.append(run)
         else:
-            self._record_end(
-                run, "failed", f"its worker died, or the node that it was on, {self._moves[run]} times"
-            )
+            self._record_end(run, "failed", f"its worker died, or the node that it was on, {self._moves[run]} times")
 
     def _end(self, members: Sequence[StudyActor]) -> None:
         for member in members:

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedrecall.api.execute import load_federation
 from fedrecall.data.card import card
 from fedrecall.errors import InputError, nearest
-from fedrecall.front.execute import load_federation
+from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.files import Tree
-from fedrecall.recipe.names import titles
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.report.comparison import group
+from fedrecall.report.comparison import group_methods
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import RunRecord
-from fedrecall.studies.adopt import adopt
-from fedrecall.studies.cells import Cell, PlannedRun, Slot, cells_of
-from fedrecall.studies.design import load_design, shipped
-from fedrecall.studies.estimate import Cost, costs, seconds_left
+from fedrecall.studies.cells import Cell, PlannedRun, RunSlot, cells_of
+from fedrecall.studies.design import load_design, shipped_studies
+from fedrecall.studies.estimate import Cost, costs, planned_seconds_left
 from fedrecall.studies.folder import OVER, State, StudyFolder
-from fedrecall.studies.narrow import narrowed
-from fedrecall.studies.sweep import Asked, Study, carry_out
+from fedrecall.studies.reuse import reuse_finished_runs
+from fedrecall.studies.selection import select_runs
+from fedrecall.studies.sweep import PlannedStudy, Study, run_study
 
 FOLDER = Path("runs") / "reproduce"
 UNTRAINED = "class-shares"  # the figure that needs partitions only
@@ -35,7 +35,7 @@ class Reproduction:
     """A planned reproduction; nothing is written yet."""
 
     name: str
-    asked: Asked
+    asked: PlannedStudy
     shortened: int | None = None  # the number of rounds of a shorter version
 
     @classmethod
@@ -50,26 +50,26 @@ class Reproduction:
         execution: Tree | None = None,
     ) -> Reproduction:
         """Plan the runs of a study, by name or file, that words select: `dataset=cifar10 lr=0.05 seeds=1`."""
-        if name not in shipped() and not Path(name).is_file():
-            raise InputError(f"there is nothing called {name!r} to reproduce; {nearest(name, shipped())}")
+        if name not in shipped_studies() and not Path(name).is_file():
+            raise InputError(f"there is nothing called {name!r} to reproduce; {nearest(name, shipped_studies())}")
         design = load_design(name)
         if rounds is not None:
-            design = load_design(name, settings={**design.settings, **short(rounds, design.figures)})
+            design = load_design(name, settings={**design.settings, **shorter_settings(rounds, design.figures)})
         title = Path(name).stem + (f"-{rounds}-rounds" if rounds is not None else "")
-        asked = Asked.of(name, design, out or FOLDER / title, jobs, execution)
-        runs = narrowed(asked.runs, words)
+        asked = PlannedStudy.of(name, design, out or FOLDER / title, jobs, execution)
+        runs = select_runs(asked.runs, words)
         return cls(Path(name).stem, replace(asked, runs=runs, jobs=min(asked.jobs, len(runs))), rounds)
 
     @property
     def trains(self) -> bool:
         return self.asked.design.figures != [UNTRAINED]
 
-    def plan(self) -> Plan:
+    def plan(self) -> ReproductionPlan:
         """Return the states of the runs and the costs of the remaining ones, including runs yet to be adopted."""
         folder = StudyFolder(self.asked.path)
         states = self.asked.states()
         left = [run for run in self.asked.runs if states[run.slot].kind not in OVER] if self.trains else []
-        return Plan(self, states, costs(left), folder)
+        return ReproductionPlan(self, states, costs(left), folder)
 
     def cells(self) -> list[Cell]:
         """Return the cells with selected runs, reduced to the selected seeds."""
@@ -84,15 +84,15 @@ class Reproduction:
         """Return the recipe of each cell's first run, by cell name."""
         return {run.slot.cell: run.recipe for run in reversed(self.asked.runs)}
 
-    def carry_out(self, *, quiet: bool) -> Study:
+    def execute(self, *, quiet: bool) -> Study:
         """Adopt or execute the runs that are not done; for a figure of class shares, write partitions only."""
         folder = StudyFolder.of(self.asked.path, self.asked.design)
         if not self.trains:
             for run in self.asked.runs:
                 write_partition(folder.run(run.slot), run.recipe)
             return Study(self.asked.path)
-        adopt(folder, self.asked.runs)
-        return carry_out(self.asked, quiet=quiet, report=True)
+        reuse_finished_runs(folder, self.asked.runs)
+        return run_study(self.asked, quiet=quiet, report=True)
 
     def draw(self, study: Study) -> list[Path]:
         """Draw the study's figures from the runs that have results; return their paths."""
@@ -105,23 +105,21 @@ class Reproduction:
             return []
         drawn = self.heatmap_rounds(runs) if HEATMAPS in wanted else ()
         names = [name for name in wanted if name != HEATMAPS] + [f"forgetting-round-{t:05d}" for t in drawn]
-        return write_figures(group(runs, titles()), study.path / "figures", drawn, names)
+        return write_figures(group_methods(runs, titles()), study.path / "figures", drawn, names)
 
     def heatmap_rounds(self, runs: Sequence[RunRecord]) -> tuple[int, ...]:
         """Return the probed rounds nearest to the paper's."""
         total = self.asked.runs[0].recipe.rounds
         probed = sorted(set.intersection(*(set(run.probes) for run in runs)))
-        return (
-            tuple(sorted({min(probed, key=lambda t: abs(t - share * total)) for share in DRAWN})) if probed else ()
-        )
+        return tuple(sorted({min(probed, key=lambda t: abs(t - share * total)) for share in DRAWN})) if probed else ()
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReproductionPlan:
     """The states of a reproduction's runs, and the cost of the remaining ones."""
 
     reproduction: Reproduction
-    states: dict[Slot, State]
+    states: dict[RunSlot, State]
     costs: Mapping[PlannedRun, Cost]
     folder: StudyFolder
 
@@ -132,14 +130,14 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Return the seconds until all runs are done, several at once; rounds that are done do not count."""
-        return seconds_left(self.costs, self.states, self.reproduction.asked.jobs)
+        return planned_seconds_left(self.costs, self.states, self.reproduction.asked.jobs)
 
     @property
     def bytes(self) -> float:
         return sum(cost.bytes for cost in self.costs.values())
 
 
-def short(rounds: int, figures: Sequence[str]) -> Tree:
+def shorter_settings(rounds: int, figures: Sequence[str]) -> Tree:
     """Return the settings of a shorter version; for heatmaps, forgetting is still measured ten times."""
     if rounds < 1:
         raise InputError(f"--rounds is {rounds}; at least 1 was expected")

@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.atomic_files import explain_write_errors
+from fedrecall.api.execute import RunPlan, execute, load_federation
 from fedrecall.engines.messages import Shutdown
 from fedrecall.engines.processes.connection import receive
 from fedrecall.errors import ClientError, DivergedError, InputError, Note
-from fedrecall.front.execute import Plan, execute, load_federation
 from fedrecall.measure.watcher import Round, Watcher
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import is_run
 from fedrecall.simulation.experiment import build
+from fedrecall.storage.atomic_files import explain_write_errors
 from fedrecall.user_code import their_traceback
 
 PAUSE = 0.2  # seconds between two reports of a run's progress
@@ -75,7 +75,7 @@ class ProgressReporter(Watcher):
             self.connection.send(RoundDone(round.number))
 
 
-def begin(connection: Connection) -> None:
+def run_worker(connection: Connection) -> None:
     """Execute the runs that are received, until `Shutdown`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to write a checkpoint before the end
     orders: SimpleQueue[RunOrder | Shutdown] = SimpleQueue()
@@ -104,7 +104,7 @@ def listen(connection: Connection, orders: SimpleQueue[RunOrder | Shutdown]) -> 
 def execute_run(order: RunOrder, watcher: Watcher) -> Ended:
     """Execute a run, or resume it from its last checkpoint; return how it ended."""
     try:
-        plan = plan_of(order)
+        plan = run_plan_of(order)
         with closing(plan.experiment.federation):  # the next run does not need its files
             execute([plan], report=None, quiet=True, callbacks=[watcher])
     except KeyboardInterrupt as stop:
@@ -122,7 +122,7 @@ def execute_run(order: RunOrder, watcher: Watcher) -> Ended:
     return Ended("finished", "")
 
 
-def plan_of(order: RunOrder) -> Plan:
+def run_plan_of(order: RunOrder) -> RunPlan:
     """Return the plan of a new or resumed run."""
     recipe = Recipe(**order.recipe)
     federation = load_federation(recipe)
@@ -130,7 +130,7 @@ def plan_of(order: RunOrder) -> Plan:
     experiment = build(recipe, federation, run=order.folder if resumed else None)
     with explain_write_errors(order.folder):
         order.folder.mkdir(parents=True, exist_ok=True)  # exists if a process was killed as it began
-    return Plan(experiment, RunFolder(order.folder), order.folder.name, resume=resumed)
+    return RunPlan(experiment, RunFolder(order.folder), order.folder.name, resume=resumed)
 
 
 @contextmanager

@@ -10,32 +10,32 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedrecall.atomic_files import write_text
+from fedrecall.api.execute import write_report
+from fedrecall.api.run import Run
 from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, Interrupted
-from fedrecall.front.execute import write_report
-from fedrecall.front.run import Run
 from fedrecall.recipe.files import Tree
 from fedrecall.report.text_table import csv_text
 from fedrecall.runs import files
-from fedrecall.runs.lines import read_lines
+from fedrecall.runs.jsonl import read_lines
 from fedrecall.runs.reader import is_run
-from fedrecall.simulation.progress import is_wanted
-from fedrecall.studies.cells import Cell, PlannedRun, Slot, cells_of, plan
+from fedrecall.simulation.progress import wants_progress
+from fedrecall.storage.atomic_files import write_text
+from fedrecall.studies.cells import Cell, PlannedRun, RunSlot, cells_of, plan
 from fedrecall.studies.design import Design, load_design
 from fedrecall.studies.folder import OVER, State, StudyFolder
+from fedrecall.studies.placement import Placement, in_one_process, refuse_workers
 from fedrecall.studies.pool import RunPool, Seen
 from fedrecall.studies.process_pool import ProcessPool
 from fedrecall.studies.ray_pool import RayPool
-from fedrecall.studies.spread import Spread, in_one_process, refuse_workers
 from fedrecall.studies.table import StudyTable, study_table
-from fedrecall.studies.table_texts import as_csv, as_latex, as_markdown
+from fedrecall.studies.table_texts import study_csv, study_latex, study_markdown
 
 TIMES = "times.csv"
 TEXTS: dict[str, Callable[[StudyTable], str]] = {
-    "table.csv": as_csv,
-    "table.md": as_markdown,
-    "table.tex": as_latex,
+    "table.csv": study_csv,
+    "table.md": study_markdown,
+    "table.tex": study_latex,
 }
 
 
@@ -60,7 +60,7 @@ class Study:
         return cells_of(self.design)
 
     @property
-    def states(self) -> dict[Slot, State]:
+    def states(self) -> dict[RunSlot, State]:
         """The state of each run."""
         return {slot: self.folder.state(slot) for cell in self.cells for slot in cell.slots}
 
@@ -68,8 +68,7 @@ class Study:
     def runs(self) -> dict[str, list[Run]]:
         """The runs that have begun, by cell."""
         return {
-            cell.name: [Run(path) for path in map(self.folder.run, cell.slots) if is_run(path)]
-            for cell in self.cells
+            cell.name: [Run(path) for path in map(self.folder.run, cell.slots) if is_run(path)] for cell in self.cells
         }
 
     def result(self) -> StudyTable:
@@ -142,19 +141,19 @@ def sweep(
         "settings": settings and dict(settings),
         "same_partition": same_partition,
     }
-    asked = Asked.of(str(recipe), load_design(str(recipe), grid=grid, **given), out, jobs, dict(execution or {}))
-    return carry_out(asked, quiet=not is_wanted(progress), report=report)
+    asked = PlannedStudy.of(str(recipe), load_design(str(recipe), grid=grid, **given), out, jobs, dict(execution or {}))
+    return run_study(asked, quiet=not wants_progress(progress), report=report)
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlannedStudy:
     """A planned study with its folder's path; nothing is written yet."""
 
     design: Design
     runs: list[PlannedRun]
     path: Path
     jobs: int
-    spread: Spread | None = None  # None: runs are executed in processes of this machine
+    spread: Placement | None = None  # None: runs are executed in processes of this machine
 
     @classmethod
     def of(
@@ -164,7 +163,7 @@ class Asked:
         out: str | Path | None = None,
         jobs: int | None = None,
         execution: Tree | None = None,
-    ) -> Asked:
+    ) -> PlannedStudy:
         """Plan a study. Every recipe is loaded, so that errors in recipes are raised here."""
         if jobs is not None and jobs < 1:
             raise InputError(f"jobs is {jobs}; at least one was expected")
@@ -174,7 +173,7 @@ class Asked:
         one = {"workers": 1} if here > 1 else {}
         runs = plan(design, cells, {**one, **(execution or {})})
         path = Path(out) if out is not None else Path("runs") / f"{Path(source).stem}-sweep-{design.digest()[:8]}"
-        spread = Spread.of(runs)
+        spread = Placement.of(runs)
         if spread is None:
             return cls(design, runs, path, here)
         refuse_workers(execution or {})
@@ -187,7 +186,7 @@ class Asked:
             return ProcessPool(folder, self.jobs, seen)
         return RayPool(folder, self.jobs, seen, self.spread)
 
-    def states(self) -> dict[Slot, State]:
+    def states(self) -> dict[RunSlot, State]:
         """Return the state of each run; raise an `InputError` if a slot has a run of another recipe."""
         folder = StudyFolder(self.path)
         for run in self.runs:
@@ -195,7 +194,7 @@ class Asked:
         return {run.slot: folder.state(run.slot) for run in self.runs}
 
 
-def carry_out(asked: Asked, *, quiet: bool, report: bool) -> Study:
+def run_study(asked: PlannedStudy, *, quiet: bool, report: bool) -> Study:
     """Execute the runs that are not done, then write the tables and, if `report` is set, the report."""
     before = random.getstate()  # importing rich draws from the user's random state
     from fedrecall.studies.progress import Progress
@@ -209,7 +208,7 @@ def carry_out(asked: Asked, *, quiet: bool, report: bool) -> Study:
         study = Study(asked.path)
         with Progress(asked.runs, states, asked.jobs, quiet=quiet) as progress:
             try:
-                asked.pool(folder, progress.seen).carry_out(left, progress.tick)
+                asked.pool(folder, progress.seen).execute(left, progress.tick)
             except KeyboardInterrupt:
                 done = sum(state.kind in OVER for state in study.states.values())
                 raise Interrupted(

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from fedrecall.errors import InputError
+from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.layers import look_up
-from fedrecall.recipe.names import titles
 from fedrecall.report.comparison import Method
 from fedrecall.report.intervals import interval, paired_differences, sample_deviation
 from fedrecall.report.wording import count_of
 from fedrecall.runs.reader import RunRecord, is_number
 from fedrecall.studies.cells import Cell, is_baseline, short_value, varying_keys
-from fedrecall.studies.choice import choose, last_validation, others, window_of
 from fedrecall.studies.design import Design
 from fedrecall.studies.folder import State, StudyFolder
+from fedrecall.studies.tuning import choose_by_validation, group_key, last_validation, window_of
 
 VISIBLE = 0.0005  # a difference that a table of percent with one decimal shows
 METRICS = ("final_accuracy", "final_accuracy_macro", "val_accuracy", "forgetting")
@@ -119,7 +119,7 @@ WORDS = {"failed": "failed:", "waiting": "not run yet", "begun": "not finished y
 
 
 @dataclass(frozen=True)
-class Row:
+class StudyRow:
     """A combination of settings over its seeds."""
 
     cell: Cell
@@ -146,7 +146,7 @@ class StudyTable:
     keys: list[str]  # the settings that are columns
     chosen: list[str]  # the keys whose values were chosen on validation data
     metrics: list[str]
-    rows: list[Row]
+    rows: list[StudyRow]
     has_baseline: bool
     notes: list[str]
 
@@ -167,13 +167,13 @@ def study_table(design: Design, cells: Sequence[Cell], folder: StudyFolder) -> S
     shown = list(results.values())
     if design.choose:
         scores = {name: result.scores() for name, result in results.items()}
-        shown = [results[cell.name] for cell in choose(cells, design.choose, scores)]
+        shown = [results[cell.name] for cell in choose_by_validation(cells, design.choose, scores)]
     metrics = [key for key in METRICS if any(result.numbers(key) for result in shown)]
     if not any(map(differs_by_class, shown)):
         metrics = [key for key in metrics if key != "final_accuracy_macro"]
     keys = varying_keys([cell.settings for cell in cells])
     baselines = baselines_of(design, shown)
-    rows = [row_of(design, result, keys, metrics, baselines) for result in shown]
+    rows = [study_row(design, result, keys, metrics, baselines) for result in shown]
     notes = notes_of(design, list(results.values()), shown)
     return StudyTable(keys, list(design.choose), metrics, rows, bool(design.baseline), notes)
 
@@ -188,21 +188,21 @@ def baselines_of(design: Design, results: Sequence[Result]) -> dict[str, Result]
     """Return the baselines by the settings that a row shares with its baseline."""
     if not design.baseline:
         return {}
-    return {beside(design, result): result for result in results if is_baseline(design, result.cell)}
+    return {published_columns(design, result): result for result in results if is_baseline(design, result.cell)}
 
 
-def beside(design: Design, result: Result) -> str:
-    return others(result.cell.settings, [*design.choose, *design.baseline])
+def published_columns(design: Design, result: Result) -> str:
+    return group_key(result.cell.settings, [*design.choose, *design.baseline])
 
 
-def row_of(
+def study_row(
     design: Design, result: Result, keys: list[str], metrics: list[str], baselines: dict[str, Result]
-) -> Row:
-    against = baselines.get(beside(design, result))
+) -> StudyRow:
+    against = baselines.get(published_columns(design, result))
     difference = None
     if against is not None and against is not result and result.runs and against.runs:
         difference = paired(result.method, against.method)
-    return Row(
+    return StudyRow(
         cell=result.cell,
         settings={key: setting_of(result, key) for key in keys},
         seeds=len(result.runs),
@@ -226,7 +226,7 @@ def setting_of(result: Result, key: str) -> Any:
 
 def notes_of(design: Design, results: Sequence[Result], shown: Sequence[Result]) -> list[str]:
     """Return the notes below the table, a sentence each."""
-    notes = [final_words(shown)]
+    notes = [final_remarks(shown)]
     if len(design.seeds) > 1:
         notes.append("± is the standard deviation over seeds.")
     if design.baseline:
@@ -248,7 +248,7 @@ def notes_of(design: Design, results: Sequence[Result], shown: Sequence[Result])
     return [note for note in notes if note]
 
 
-def final_words(shown: Sequence[Result]) -> str:
+def final_remarks(shown: Sequence[Result]) -> str:
     """Return a definition of the final accuracy, or an empty text if it differs between runs."""
     counts = {run.summary.get("final_accuracy_rounds") for result in shown for run in result.runs}
     if len(counts) != 1 or not (count := counts.pop()):

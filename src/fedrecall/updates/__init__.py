@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fedrecall.components import Section
-from fedrecall.updates.base import Occasion, Stage
+from fedrecall.config.components import Section
+from fedrecall.updates.base import Stage, StageContext
 from fedrecall.updates.pipeline import Pipeline
 
 STAGES: dict[str, type[Stage]] = {}
 STAGE: Section[Stage] = Section("updates", STAGES, Stage)
 
-__all__ = ["STAGE", "STAGES", "Occasion", "Pipeline", "Stage"]
+__all__ = ["STAGE", "STAGES", "Pipeline", "Stage", "StageContext"]

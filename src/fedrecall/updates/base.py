@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedrecall.rng import stream
-from fedrecall.vector import Tensors
+from fedrecall.core.rng import stream
+from fedrecall.core.vector import Tensors
 
-SERVER = -1  # `Occasion.client` of a stage that transforms the sum over all clients
+SERVER = -1  # `StageContext.client` of a stage that transforms the sum over all clients
 
 
 @dataclass(frozen=True)
-class Occasion:
+class StageContext:
     """The round, client and position at which a stage runs, and its random numbers."""
 
     seed: int
@@ -24,7 +24,7 @@ class Occasion:
     place: int  # index of the stage in the pipeline
 
     def stream(self) -> np.random.Generator:
-        """Return a generator that depends on the occasion alone; every call returns the same stream."""
+        """Return a generator that depends on the context alone; every call returns the same stream."""
         return stream(self.seed, "updates", self.round, self.client).spawn(self.place + 1)[self.place]
 
 
@@ -38,14 +38,14 @@ class Stage:
 
     recipe_section: ClassVar[str] = "updates"
 
-    def send(self, change: Tensors, state: Tensors, at: Occasion) -> tuple[Tensors, Tensors]:
+    def send(self, change: Tensors, state: Tensors, at: StageContext) -> tuple[Tensors, Tensors]:
         """Return the message and the state for the client's next round; `state` is the previous one."""
         return change, {}
 
-    def receive(self, sent: Tensors, at: Occasion) -> Tensors:
+    def receive(self, sent: Tensors, at: StageContext) -> Tensors:
         """Return the change decoded from a client's message."""
         return sent
 
-    def aggregate(self, sums: Tensors, totals: dict[str, float], at: Occasion) -> Tensors:
+    def aggregate(self, sums: Tensors, totals: dict[str, float], at: StageContext) -> Tensors:
         """Return the transformed sums of changes; `totals` are the sums of the weights."""
         return sums

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedrecall.updates.base import SERVER, Occasion, Stage
-from fedrecall.vector import Tensors
+from fedrecall.core.vector import Tensors
+from fedrecall.updates.base import SERVER, Stage, StageContext
 
 STATISTICS = "statistics"  # name of the batch-norm statistics in a change
 
@@ -33,24 +33,22 @@ class Pipeline:
         for place, stage in enumerate(self.stages):
             prefix = f"updates.{place}."
             own = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
-            change, new = stage.send(change, own, Occasion(self.seed, round, client, cohort, place))
+            change, new = stage.send(change, own, StageContext(self.seed, round, client, cohort, place))
             kept |= {f"{prefix}{name}": tensor for name, tensor in new.items()}
         return change, kept
 
     def receive(self, sent: Tensors, origin: Tensors, round: int, client: int, cohort: int) -> Tensors:
         """Return the tensors decoded from a client's message."""
         for place, stage in reversed(list(enumerate(self.stages))):
-            sent = stage.receive(sent, Occasion(self.seed, round, client, cohort, place))
+            sent = stage.receive(sent, StageContext(self.seed, round, client, cohort, place))
         return {name: origin[name] + tensor if name in origin else tensor for name, tensor in sent.items()}
 
-    def aggregate(
-        self, sums: Tensors, totals: dict[str, float], origin: Tensors, round: int, cohort: int
-    ) -> Tensors:
+    def aggregate(self, sums: Tensors, totals: dict[str, float], origin: Tensors, round: int, cohort: int) -> Tensors:
         """Return the round's sums, transformed by each stage's `aggregate`."""
         if not self.works_on_sums:
             return sums
         apart = {name: totals[name] * origin[name].double() for name in sums if name in origin}
         changes = {name: tensor - apart[name] if name in apart else tensor for name, tensor in sums.items()}
         for place, stage in reversed(list(enumerate(self.stages))):
-            changes = stage.aggregate(changes, totals, Occasion(self.seed, round, SERVER, cohort, place))
+            changes = stage.aggregate(changes, totals, StageContext(self.seed, round, SERVER, cohort, place))
         return {name: tensor + apart[name] if name in apart else tensor for name, tensor in changes.items()}

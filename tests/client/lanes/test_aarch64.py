@@ -9,11 +9,11 @@ import llvmlite.binding as llvm
 import pytest
 from lane_nets import batch, net
 
-from fedrecall.client.lanes.chain import chain_of
 from fedrecall.client.lanes.jit import Cpu, parsed, target_machine
-from fedrecall.client.lanes.kernels.kit import NEON
+from fedrecall.client.lanes.kernels.context import NEON
 from fedrecall.client.lanes.kernels.steps import ClientsProgram, SamplesProgram
-from fedrecall.vector import FlatModel
+from fedrecall.client.lanes.model_reader import chain_of
+from fedrecall.core.vector import FlatModel
 
 AARCH64 = 183  # of an ELF header's machines
 SYMBOL = struct.Struct("<IBBHQQ")

@@ -10,13 +10,13 @@ import torch
 from lane_nets import NETS, batch, lowering_of, net
 
 from fedrecall import WSM, CrossEntropy, FedNTD, Images, Local, Objective
-from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.check import cases, check_clients, check_samples
-from fedrecall.client.lanes.kernels import entry, vectors
 from fedrecall.client.lanes.kernels import loss as loss_module
+from fedrecall.client.lanes.kernels import sample_loading, vectors
 from fedrecall.client.lanes.kernels.ir import Function
 from fedrecall.client.lanes.lowering import Lowering
-from fedrecall.vector import FlatModel
+from fedrecall.client.lanes.model_reader import UnsupportedError
+from fedrecall.core.vector import FlatModel
 
 SETTINGS = {
     "plain": Local(batch_size=10),
@@ -101,8 +101,8 @@ def nudged(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 WRONG = {  # where, what is put there, and the networks that meet it
-    "sums over samples": (vectors, "across", halved, [*NETS]),
-    "the order of inputs": (entry, "places_of", lambda right: lambda *of: right(*of)[::-1], [SMALL, "lenet"]),
+    "sums over samples": (vectors, "lane_total", halved, [*NETS]),
+    "the order of inputs": (sample_loading, "places_of", lambda right: lambda *of: right(*of)[::-1], [SMALL, "lenet"]),
     "exp": (loss_module, "exp", nudged, ["linear", "lenet"]),
     "the polynomial of exp": (loss_module, "EXP", lambda right: (0.1,) * len(right), ["linear", "lenet"]),
     "the polynomial of log": (loss_module, "LOG", lambda right: (0.1,) * len(right), ["linear", "lenet"]),

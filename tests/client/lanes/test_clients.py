@@ -15,7 +15,7 @@ from fedrecall import Local
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.jit import HASWELL, Cpu
 from fedrecall.client.lanes.kernels.layers import Pixels
-from fedrecall.vector import FlatModel
+from fedrecall.core.vector import FlatModel
 
 LANES, STEPS, BATCH, SAMPLES, LR = 16, 3, 6, 30, 0.1
 NARROWER = HASWELL if platform.machine() in ("x86_64", "AMD64") else None

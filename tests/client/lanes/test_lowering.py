@@ -11,11 +11,11 @@ from lane_nets import NETS, batch, lowering_of, net
 from torch import Tensor, nn
 
 from fedrecall import WSM, CrossEntropy, FedAvg, FedNTD, FedVLS, Images, Local, Moon, Objective, Scaffold
-from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.lowering import unsupported_reason
+from fedrecall.client.lanes.model_reader import UnsupportedError
+from fedrecall.core.vector import FlatModel
 from fedrecall.data.transform import SmallerCrops
 from fedrecall.models.lenet import lenet
-from fedrecall.vector import FlatModel
 
 X = torch.randn(2, 3, 32, 32)
 IMAGES = Images((0.5,) * 3, (0.25,) * 3, crop_padding=4, flip=True)

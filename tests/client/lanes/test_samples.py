@@ -19,9 +19,9 @@ from fedrecall.client.batch import Batch
 from fedrecall.client.lanes.jit import HASWELL, Cpu, host
 from fedrecall.client.lanes.samples import LanesStep
 from fedrecall.client.step import Step
-from fedrecall.labels import Labels
+from fedrecall.core.labels import Labels
+from fedrecall.core.vector import FlatModel
 from fedrecall.optimisers import SGD
-from fedrecall.vector import FlatModel
 
 SMALL = "convolutions with padding"
 LABELS = Labels(torch.arange(5), torch.arange(5) / 10)

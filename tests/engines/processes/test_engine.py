@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedrecall import Classwise, Federation, InputError, Local, Scaffold, federate
 from fedrecall.client.tasks import TrainTask
 from fedrecall.engines.auto import check_execution
-from fedrecall.engines.pool import Member
+from fedrecall.engines.pool import PoolWorker
 from fedrecall.engines.processes.engine import Processes
 from fedrecall.engines.task_chunks import TaskChunk
 from fedrecall.errors import ClientError
@@ -156,7 +156,7 @@ def test_a_client_that_always_hangs_is_named_and_the_rounds_before_are_saved(fed
 def test_a_chunk_has_as_long_as_its_tasks_together() -> None:
     engine = Processes(1, client_timeout=20.0)
     tasks = [TrainTask(1, order, order) for order in range(3)]
-    member = Member(0, deadline=math.inf, chunks=deque([TaskChunk([0, 1, 2], tasks)]))
+    member = PoolWorker(0, deadline=math.inf, chunks=deque([TaskChunk([0, 1, 2], tasks)]))
     engine._set_deadline(member)
     assert member.deadline == math.inf  # it has not begun yet: until then it has the time of its start
     member.ready = True

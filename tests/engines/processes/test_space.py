@@ -20,9 +20,7 @@ VECTOR = 4 * (INPUTS + 1) * CLASSES  # bytes of the model
 def test_files_and_bytes_are_in_proportion_to_the_workers(workers, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     random = np.random.default_rng(0)
-    clients = [
-        (random.normal(size=(8, INPUTS)).astype(np.float32), random.integers(0, CLASSES, 8)) for _ in range(60)
-    ]
+    clients = [(random.normal(size=(8, INPUTS)).astype(np.float32), random.integers(0, CLASSES, 8)) for _ in range(60)]
     federation = Federation.from_clients(clients, num_classes=CLASSES, validation=0.25)
     seen = []
 

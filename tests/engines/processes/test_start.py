@@ -32,9 +32,7 @@ def listening_sockets(pid: int) -> set[str]:
     for table in ("tcp", "tcp6", "unix"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
-            listens, inode = (
-                (words[3] == "00010000", words[6]) if table == "unix" else (words[3] == "0A", words[9])
-            )
+            listens, inode = (words[3] == "00010000", words[6]) if table == "unix" else (words[3] == "0A", words[9])
             if listens:
                 listening.add(f"socket:[{inode}]")
     opened = set()

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from ray_cluster import start
 
+from fedrecall.api.execute import load_federation
 from fedrecall.engines.ray import samples
-from fedrecall.front.execute import load_federation
-from fedrecall.recipe.layers import load
+from fedrecall.recipe.layers import load_recipe
 
 pytestmark = pytest.mark.heavy
 
@@ -31,9 +31,7 @@ def command(*words: object) -> list[str]:
 def test_a_killed_driver_is_resumed_on_a_fresh_cluster_with_the_same_bits(cluster, tmp_path) -> None:
     run, serial = tmp_path / "run", tmp_path / "serial"
     place = ["--engine", "ray", "--ray-address"]
-    driver = subprocess.Popen(
-        command("run", "demo", *SETTINGS, *place, cluster.address, "--out", run, "--no-report")
-    )
+    driver = subprocess.Popen(command("run", "demo", *SETTINGS, *place, cluster.address, "--out", run, "--no-report"))
     deadline = time.monotonic() + 120
     while not list((run / "checkpoints").glob("*2.safetensors")) and time.monotonic() < deadline:
         assert driver.poll() is None
@@ -46,9 +44,7 @@ def test_a_killed_driver_is_resumed_on_a_fresh_cluster_with_the_same_bits(cluste
         subprocess.run(command("resume", run, *place, fresh.address, "--no-report"), check=True, timeout=120)
     finally:
         fresh.shutdown()
-    subprocess.run(
-        command("run", "demo", *SETTINGS, "--engine", "serial", "--out", serial, "--no-report"), check=True
-    )
+    subprocess.run(command("run", "demo", *SETTINGS, "--engine", "serial", "--out", serial, "--no-report"), check=True)
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (run / name).read_bytes() == (serial / name).read_bytes(), name
     assert not list((run / "clients").glob(".seen-*"))
@@ -77,7 +73,7 @@ def test_a_ray_of_ones_own_has_the_bits_of_serial(tmp_path) -> None:
 
 
 def test_nodes_read_the_data_themselves_where_the_digest_agrees(monkeypatch) -> None:
-    federation = load_federation(load("demo"))
+    federation = load_federation(load_recipe("demo"))
     monkeypatch.setattr(samples, "seen", lambda path: (0, 0, 0))
     source = samples.SampleSource.of(federation)
     monkeypatch.undo()

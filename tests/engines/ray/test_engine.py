@@ -93,9 +93,7 @@ def assert_same(a: Run, b: Run) -> None:
         assert (a.path / name).exists() == (b.path / name).exists()
         if (a.path / name).exists():
             assert (a.path / name).read_bytes() == (b.path / name).read_bytes(), name
-    kept = [
-        {path.name: path.read_bytes() for path in (run.path / "clients").rglob("*.safetensors")} for run in (a, b)
-    ]
+    kept = [{path.name: path.read_bytes() for path in (run.path / "clients").rglob("*.safetensors")} for run in (a, b)]
     assert kept[0] == kept[1]
 
 
@@ -103,17 +101,13 @@ def assert_same(a: Run, b: Run) -> None:
 def test_algorithms_with_client_state_have_the_bits_of_serial(cluster, federation, tmp_path, algorithm) -> None:
     probes = {} if algorithm == "local_only" else {"forgetting": {"every": 2}}
     rest = {"algorithm": algorithm, "rounds": 3, "clients_per_round": 20, **probes}
-    assert_same(
-        train(federation, tmp_path / "ray", cluster, **rest), train(federation, tmp_path / "serial", **rest)
-    )
+    assert_same(train(federation, tmp_path / "ray", cluster, **rest), train(federation, tmp_path / "serial", **rest))
 
 
 @pytest.mark.parametrize("count", [16, 40, 220])
 def test_sums_on_the_nodes_have_the_bits_of_serial(cluster, federation, tmp_path, count) -> None:
     rest = {"clients_per_round": count, "evaluation": {"every": 1, "test_last": 1}}
-    assert_same(
-        train(federation, tmp_path / "ray", cluster, **rest), train(federation, tmp_path / "serial", **rest)
-    )
+    assert_same(train(federation, tmp_path / "ray", cluster, **rest), train(federation, tmp_path / "serial", **rest))
 
 
 class Results(Watcher):
@@ -174,12 +168,10 @@ def test_states_travel_where_the_folder_is_not_seen(cluster, federation, tmp_pat
 
 def test_samples_are_sent_to_nodes_that_have_them_not(cluster, federation, tmp_path, monkeypatch) -> None:
     nodes = []
-    inner = samples.Supplies.of_node
-    monkeypatch.setattr(
-        samples, "seen", lambda path: (0, path.stat().st_size, 0)
-    )  # no file of any node is this one
+    inner = samples.SampleSupply.of_node
+    monkeypatch.setattr(samples, "seen", lambda path: (0, path.stat().st_size, 0))  # no file of any node is this one
     monkeypatch.setattr(samples, "PIECE", 10_000)
-    monkeypatch.setattr(samples.Supplies, "of_node", lambda self, node: nodes.append(node) or inner(self, node))
+    monkeypatch.setattr(samples.SampleSupply, "of_node", lambda self, node: nodes.append(node) or inner(self, node))
     ray = train(federation, tmp_path / "ray", cluster)
     assert len(set(nodes)) == 3
     monkeypatch.undo()
@@ -223,9 +215,7 @@ def test_what_others_have_taken_is_not_waited_for_without_end(cluster, federatio
 
 
 @pytest.mark.parametrize("count", [5, 16])  # with sixteen, others wait behind it
-def test_a_client_that_ends_its_worker_is_run_again_and_named_at_last(
-    cluster, federation, tmp_path, count
-) -> None:
+def test_a_client_that_ends_its_worker_is_run_again_and_named_at_last(cluster, federation, tmp_path, count) -> None:
     rest = {"clients_per_round": count, "model": lambda: Dies(lives)}
     lives = tmp_path / "lives"
     lives.mkdir()

@@ -15,10 +15,10 @@ from fedrecall.client.partial_sums import PartialSum
 from fedrecall.client.sums import LEAF, Sums, SumTree
 from fedrecall.client.tasks import TrainTask
 from fedrecall.client.update import Update
-from fedrecall.engines.messages import Added, NodeDone
+from fedrecall.core.vector import Payload, Tensors
+from fedrecall.engines.messages import NodeDone, StoredSum
 from fedrecall.engines.ray.reduction import LostError, NodeReduction, TreeReduction
 from fedrecall.engines.task_chunks import TaskChunk, stack_results
-from fedrecall.vector import Payload, Tensors
 
 PAYLOAD = Payload((6, 6), (0, 0))
 SENT = {"w": torch.ones(6)}
@@ -55,10 +55,10 @@ class FakeCluster:
             raise LostError
         return {name: tensor.clone() for name, tensor in self.kept[reference].items()}
 
-    def leaf(self, results: list[Update]) -> tuple[Added, int]:
+    def leaf(self, results: list[Update]) -> tuple[StoredSum, int]:
         summed = PartialSum.leaf(results, FedAvg(), SumTree(SENT))
         dropped = [result.task.order for result in summed.dropped]
-        return Added(summed.sums.scalars(), dropped, summed.wire_bytes), self.keep(summed.sums.vectors())
+        return StoredSum(summed.sums.scalars(), dropped, summed.wire_bytes), self.keep(summed.sums.vectors())
 
     def carry_out(self, chunk: TaskChunk) -> None:
         """Do what the chunk asks for, unless a part of it is lost."""
@@ -68,12 +68,12 @@ class FakeCluster:
             assert isinstance(chunk, NodeReduction)
             self.work.parts_lost(chunk.node)
 
-    def answer(self, chunk: TaskChunk) -> tuple[Added | NodeDone, int]:
+    def answer(self, chunk: TaskChunk) -> tuple[StoredSum | NodeDone, int]:
         if isinstance(chunk, NodeReduction) and chunk.children:
             first, *later = [Sums.of(self.fetch(node.vectors), node.added.scalars) for node in chunk.children]
             for part in later:
                 first.add_all(part)
-            return Added(first.scalars(), [], 0), self.keep(first.vectors())
+            return StoredSum(first.scalars(), [], 0), self.keep(first.vectors())
         if isinstance(chunk, NodeReduction):
             for part in chunk.leaf_parts:
                 self.fetch(part.vectors)

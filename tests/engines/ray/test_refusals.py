@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fedrecall.engines import ENGINES
-from fedrecall.engines.auto import asked_for, devices_for
+from fedrecall.engines.auto import devices_for, requested_engine
 from fedrecall.engines.ray.cluster import Cluster, how_often, refuse_silent
 from fedrecall.errors import InputError
 from fedrecall.recipe.settings import Execution
@@ -40,9 +40,9 @@ def test_what_is_no_address_of_a_head_is_refused(address) -> None:
 
 
 def test_an_address_alone_means_the_engine_ray() -> None:
-    assert asked_for(Execution(ray_address="auto")) is ENGINES["ray"]
-    assert asked_for(Execution(engine="serial", ray_address="auto")) is ENGINES["serial"]
-    assert asked_for(Execution(resources={"CPU": 2})) is None
+    assert requested_engine(Execution(ray_address="auto")) is ENGINES["ray"]
+    assert requested_engine(Execution(engine="serial", ray_address="auto")) is ENGINES["serial"]
+    assert requested_engine(Execution(resources={"CPU": 2})) is None
 
 
 def test_settings_of_a_cluster_that_have_no_effect_are_noted(fedrecall, tmp_path) -> None:

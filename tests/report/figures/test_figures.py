@@ -11,11 +11,11 @@ from matplotlib import rc_context
 from PIL import Image
 
 from fedrecall.errors import InputError
-from fedrecall.recipe.names import titles
-from fedrecall.report.comparison import Method, group
+from fedrecall.recipe.display_titles import titles
+from fedrecall.report.comparison import Method, group_methods
 from fedrecall.report.figures.heatmaps import DIVERGING, probed_rounds
 from fedrecall.report.figures.write import FORMATS, STYLE, figures, write_figures
-from fedrecall.runs.reader import load
+from fedrecall.runs.reader import load_run
 
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 WSM = {"name": "wsm", "tau": 1.0, "smoothing": 0.0}
@@ -28,12 +28,10 @@ def methods(tmp_path: Path, make_run: Callable[..., Path]) -> list[Method]:
         for n, objective in enumerate(({"name": "cross_entropy"}, WSM))
         for alpha in (0.1, 1.0)
     ]
-    return group([load(run) for run in runs], titles())
+    return group_methods([load_run(run) for run in runs], titles())
 
 
-def test_every_figure_is_written_in_every_format_and_shows_something(
-    methods: list[Method], tmp_path: Path
-) -> None:
+def test_every_figure_is_written_in_every_format_and_shows_something(methods: list[Method], tmp_path: Path) -> None:
     paths = write_figures(methods, tmp_path / "figures")
     names = {"forgetting-round-00008", "forgetting", "convergence", "class-shares", "accuracy-alpha"}
     assert {path.name for path in paths} == {f"{name}.{kind}" for name in names for kind in FORMATS}
@@ -82,13 +80,13 @@ def test_rounds_can_be_chosen(methods: list[Method]) -> None:
 
 
 def test_of_many_clients_only_the_rounds_own_are_drawn(tmp_path: Path, make_run: Callable[..., Path]) -> None:
-    run = load(make_run(tmp_path / "many", partition={"clients": 60}, clients_per_round=5))
+    run = load_run(make_run(tmp_path / "many", partition={"clients": 60}, clients_per_round=5))
     with rc_context(STYLE):
-        figure = figures(group([run], titles()))["forgetting-round-00008"]
+        figure = figures(group_methods([run], titles()))["forgetting-round-00008"]
     assert figure.axes[0].images[0].get_array().shape == (5, 5)
 
 
 def test_runs_without_probes_or_counts_have_the_curves(tmp_path: Path, make_run: Callable[..., Path]) -> None:
-    run = load(make_run(tmp_path / "a", forgetting={"every": 0}, old=True))
+    run = load_run(make_run(tmp_path / "a", forgetting={"every": 0}, old=True))
     with rc_context(STYLE):
-        assert list(figures(group([run], titles()))) == ["convergence"]
+        assert list(figures(group_methods([run], titles()))) == ["convergence"]

@@ -13,14 +13,14 @@ import pytest
 
 from fedrecall import write_report
 from fedrecall.errors import InputError
-from fedrecall.recipe.names import titles
-from fedrecall.report.comparison import group
+from fedrecall.recipe.display_titles import titles
+from fedrecall.report.comparison import group_methods
 from fedrecall.report.curves import kept_points
 from fedrecall.report.page import charts
 from fedrecall.report.page.page import for_script, page_data
 from fedrecall.report.paper_results import published, rows
 from fedrecall.report.probe_views import label_set, page_probes, participants_first
-from fedrecall.runs.reader import find_runs, load
+from fedrecall.runs.reader import find_runs, load_run
 
 WSM = {"name": "wsm", "tau": 1.0, "smoothing": 0.0}
 
@@ -73,23 +73,20 @@ def test_the_pages_figures_are_what_plotly_knows(tmp_path: Path, make_run: Calla
     from plotly.graph_objects import Figure
 
     runs = [
-        make_run(tmp_path / str(n), seed=n % 2, partition={"alpha": alpha})
-        for n, alpha in enumerate((0.1, 0.1, 1.0))
+        make_run(tmp_path / str(n), seed=n % 2, partition={"alpha": alpha}) for n, alpha in enumerate((0.1, 0.1, 1.0))
     ]
-    data = page_data(group([load(run) for run in runs], titles()))
+    data = page_data(group_methods([load_run(run) for run in runs], titles()))
     figures = [f for f in data["figures"].values() if f] + [
         f for pair in data["clients"].values() for f in pair.values()
     ]
     assert len(figures) > 8
     for figure in figures:
-        Figure(
-            data=figure["data"], layout=figure["layout"]
-        )  # raises at a name or a value that Plotly does not know
+        Figure(data=figure["data"], layout=figure["layout"])  # raises at a name or a value that Plotly does not know
 
 
 def test_the_means_of_seeds_are_drawn_with_a_band(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     runs = [make_run(tmp_path / str(n), seed=n, final=final) for n, final in enumerate((0.4, 0.6))]
-    figure = charts.metric_figure(group([load(run) for run in runs], titles()), "test_accuracy", "")
+    figure = charts.metric_figure(group_methods([load_run(run) for run in runs], titles()), "test_accuracy", "")
     assert figure
     low, high, mean = (trace["y"] for trace in figure["data"])
     assert mean == [50, 50]  # percent
@@ -105,9 +102,7 @@ def test_single_dots_are_no_chart(tmp_path: Path, make_run: Callable[..., Path])
     assert data["heatmaps"]
 
 
-def test_the_picture_of_the_partition_says_of_how_many_it_is(
-    tmp_path: Path, make_run: Callable[..., Path]
-) -> None:
+def test_the_picture_of_the_partition_says_of_how_many_it_is(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     few, many = make_run(tmp_path / "few"), make_run(tmp_path / "many", partition={"clients": 20})
     assert "The classes of 6 clients, in %" in page_of(write_report([few], tmp_path / "few.html"))[0]
     assert "The classes of 12 of 20 clients, in %" in page_of(write_report([many], tmp_path / "many.html"))[0]
@@ -145,7 +140,7 @@ def test_a_diagnosis_brings_its_sentences(tmp_path: Path, make_run: Callable[...
 
 def test_every_number_of_a_chart_is_in_percent_or_points(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     runs = [make_run(tmp_path / str(a), partition={"alpha": a}, final=0.5 + a / 10) for a in (0.1, 1.0)]
-    data = page_data(group([load(run) for run in runs], titles()))
+    data = page_data(group_methods([load_run(run) for run in runs], titles()))
     figures = {name: figure for name, figure in data["figures"].items() if figure}
     axis = {name: figure["layout"]["yaxis"].get("title") for name, figure in figures.items()}
     assert axis["metric:val_accuracy"] == "val accuracy, %"
@@ -164,7 +159,7 @@ def test_every_number_of_a_chart_is_in_percent_or_points(tmp_path: Path, make_ru
 
 
 def test_clients_are_sorted_by_their_accuracy(tmp_path: Path, make_run: Callable[..., Path]) -> None:
-    figure = charts.client_accuracy_figure(group([load(make_run(tmp_path / "a", final=0.5))], titles()))
+    figure = charts.client_accuracy_figure(group_methods([load_run(make_run(tmp_path / "a", final=0.5))], titles()))
     assert figure
     (trace,) = figure["data"]
     assert trace["y"] == [25, 50]  # percent; one of the three has no validation data
@@ -199,7 +194,7 @@ def test_a_long_run_fits_the_page(tmp_path: Path, make_run: Callable[..., Path])
 
 
 def test_of_too_many_matrices_the_last_is_kept(tmp_path: Path, make_run: Callable[..., Path]) -> None:
-    run = load(make_run(tmp_path / "a", rounds=40))
+    run = load_run(make_run(tmp_path / "a", rounds=40))
     assert [probe["round"] for probe in page_probes(run, 3 * 3 * 6)] == [4, 20, 40]
     assert [probe["round"] for probe in page_probes(run, 1)] == [40]
 
@@ -269,9 +264,7 @@ def test_a_damaged_file_is_named(
         write_report([run], tmp_path / "report.html")
 
 
-def test_a_folder_of_runs_stands_for_them_and_none_counts_twice(
-    tmp_path: Path, make_run: Callable[..., Path]
-) -> None:
+def test_a_folder_of_runs_stands_for_them_and_none_counts_twice(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     a, b = make_run(tmp_path / "x" / "a"), make_run(tmp_path / "x" / "b")
     assert find_runs([tmp_path / "x", a]) == [a, b]
     with pytest.raises(InputError, match="no run and has none in it"):

@@ -69,9 +69,7 @@ def test_the_definition_of_a_metric_shows_when_pointed_at(browser: Chromium, pag
         "[...document.querySelectorAll('thead th')].find((th) => th.textContent.startsWith('learned'))"
         ".querySelector('.tip')"
     )
-    shown = (
-        "[...document.querySelectorAll('.bubble')].filter((b) => b.checkVisibility()).map((b) => b.textContent)"
-    )
+    shown = "[...document.querySelectorAll('.bubble')].filter((b) => b.checkVisibility()).map((b) => b.textContent)"
     assert browser.value(shown) == [SUMMARY["learned"].words.replace("`", "")]
 
 
@@ -88,10 +86,7 @@ def test_the_table_has_the_numbers_of_the_runs(browser: Chromium, page: Path) ->
     assert "★" in named["FedAvg + WSM"][2]
     for method, name in (("FedAvg", "cross_entropy"), ("FedAvg + WSM", "wsm")):
         lines = [
-            [
-                json.loads(line)
-                for line in (page.parent / f"{name}-{seed}" / "metrics.jsonl").read_text().splitlines()
-            ]
+            [json.loads(line) for line in (page.parent / f"{name}-{seed}" / "metrics.jsonl").read_text().splitlines()]
             for seed in (0, 1)
         ]
         means = [sum(x["forgetting"] for x in run if "forgetting" in x) / 2 for run in lines]  # two probes each
@@ -182,9 +177,7 @@ def test_what_looks_like_code_is_text(browser: Chromium, tmp_path: Path, make_ru
     card = json.loads((run / "partition.json").read_text())
     card["class_names"] = [evil, "<b>bold</b>", "</script><script>alert(3)</script>", "%{x} ${1}"]
     (run / "partition.json").write_text(json.dumps(card))
-    (run / "events.jsonl").write_text(
-        json.dumps({"event": "warning", "round": 0, "message": f"beware {evil}"}) + "\n"
-    )
+    (run / "events.jsonl").write_text(json.dumps({"event": "warning", "round": 0, "message": f"beware {evil}"}) + "\n")
     browser.open(write_report([run, other], tmp_path / "report.html"))
     browser.value("[...drawn.keys()].filter((div) => !div.dataset.drawn).forEach(drawNow)")
     browser.wait("[...document.querySelectorAll('.chart')].every((div) => div.querySelector('.main-svg'))")
@@ -196,9 +189,7 @@ def test_what_looks_like_code_is_text(browser: Chromium, tmp_path: Path, make_ru
     assert browser.complaints() == []
 
 
-def test_a_large_comparison_is_drawn_soon(
-    browser: Chromium, tmp_path: Path, make_run: Callable[..., Path]
-) -> None:
+def test_a_large_comparison_is_drawn_soon(browser: Chromium, tmp_path: Path, make_run: Callable[..., Path]) -> None:
     runs = [
         make_run(tmp_path / str(n), local={"lr": 0.01 * (n + 1)}, partition={"clients": 30}, clients_per_round=10)
         for n in range(12)

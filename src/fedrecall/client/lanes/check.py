@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedrecall.client.batch import Batch
-from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.kernels.ir import LANES
 from fedrecall.client.lanes.kernels.layers import Chain, Convolution, Pixels
 from fedrecall.client.lanes.lowering import Lowering
+from fedrecall.client.lanes.model_reader import UnsupportedError
 from fedrecall.client.lanes.samples import LanesStep
+from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.objectives.base import Objective
 from fedrecall.recipe.settings import Local
-from fedrecall.vector import FlatModel, Tensors
 
 NEAR = 2.0**-18  # tolerance relative to the largest entry: some rounding errors of 2^-24
 MOST_SAMPLES = 32
@@ -45,16 +45,16 @@ def check_samples(lowering: Lowering, local: Local, flat: FlatModel, objective: 
         flat.w.copy_(case.w)
         logits = step.predict(case.x)
         if lowering.own_loss:
-            compare(step(Batch(case.x, case.target))[None], case.loss[None])
+            check_close(step(Batch(case.x, case.target))[None], case.loss[None])
         else:
             step.backward(case.logits_gradient)
-        compare(logits, case.logits)
-        compare(flat.g, case.gradient)
+        check_close(logits, case.logits)
+        check_close(flat.g, case.gradient)
         for _ in range(2):  # along the same gradient
             flat.g.copy_(case.gradient)
             step.decay()
             step.descend()
-        compare(flat.w, case.after_two_steps(local))
+        check_close(flat.w, case.after_two_steps(local))
     flat.w.copy_(before)
     flat.g.zero_()
 
@@ -71,8 +71,8 @@ def check_clients(lowering: Lowering, local: Local, flat: FlatModel) -> None:
         kernels.run(w, Batches(x, case.target, rows, size, steps), offsets, losses, 1.0, start=case.w)
         decayed = case.gradient + np.float32(local.weight_decay).item() * case.w.double()
         for lane in range(LANES):
-            compare(case.w.double() - w[0, : len(case.w), lane], decayed)
-            compare(losses[0, lane][None], case.loss[None])
+            check_close(case.w.double() - w[0, : len(case.w), lane], decayed)
+            check_close(losses[0, lane][None], case.loss[None])
 
 
 def cases(lowering: Lowering, local: Local, flat: FlatModel) -> Iterator[Case]:
@@ -125,7 +125,7 @@ class Case:
         return w
 
 
-def compare(ours: Tensor, exact: Tensor) -> None:
+def check_close(ours: Tensor, exact: Tensor) -> None:
     """Raise `UnsupportedError` if the two differ by more than `NEAR`."""
     if not bool(((ours.double() - exact).abs() <= NEAR * exact.abs().max()).all()):
         raise UnsupportedError("this model that computes what float64 does on this processor")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedrecall.client.lanes.jit import Cpu, compiled, host
-from fedrecall.client.lanes.kernels.entry import pixel_table
 from fedrecall.client.lanes.kernels.ir import FLOAT, LANES
 from fedrecall.client.lanes.kernels.layers import Pixels
+from fedrecall.client.lanes.kernels.sample_loading import pixel_table
 from fedrecall.client.lanes.kernels.steps import ClientsProgram
 from fedrecall.client.lanes.lowering import Lowering
 from fedrecall.client.lanes.memory import scratch

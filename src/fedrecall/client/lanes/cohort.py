@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.client.inputs import Inputs
+from fedrecall.client.batch_loader import BatchLoader
 from fedrecall.client.lanes.clients import Batches, LanesClients
 from fedrecall.client.lanes.kernels.ir import LANES
 from fedrecall.client.lanes.lowering import Lowering
-from fedrecall.client.plan import Plan
+from fedrecall.client.plan import StepPlan
+from fedrecall.core.vector import Tensors
 from fedrecall.data.transform import Images, Plain
 from fedrecall.recipe.settings import Local
-from fedrecall.vector import Tensors
 
 MOST_SAMPLES = 1024  # prepared at a time: some megabytes of images
 
@@ -25,13 +25,13 @@ Augment = list[torch.Generator]
 class LanesCohort:
     """Trains clients by kernels, sixteen at a time. Not thread-safe."""
 
-    def __init__(self, lowering: Lowering, local: Local, inputs: Inputs) -> None:
+    def __init__(self, lowering: Lowering, local: Local, inputs: BatchLoader) -> None:
         self._kernels, self.inputs = LanesClients(lowering, local), inputs
         self._parameters, self._bytes = lowering.chain.parameters, self._kernels.reads_bytes
         self._whole = stored_samples(inputs, reads_bytes=self._bytes)
 
     def train(
-        self, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment
+        self, plan: StepPlan, start: Tensor, client: Tensors, lr: float, augment: Augment
     ) -> tuple[list[Tensor], list[float], Tensor]:
         """Return the models, each client's mean loss, and the weighted sum of the models. A block of models is a
         transposed view [clients, parameters] of up to sixteen. `start` is one vector for all, or one each."""
@@ -49,7 +49,7 @@ class LanesCohort:
         return models, losses, total
 
     def _together(
-        self, plan: Plan, start: Tensor, client: Tensors, lr: float, augment: Augment, total: Tensor
+        self, plan: StepPlan, start: Tensor, client: Tensors, lr: float, augment: Augment, total: Tensor
     ) -> tuple[Tensor, list[float]]:
         """Return models [groups, 16, parameters] and mean losses; add the weighted models to `total`."""
         clients, kernels = len(plan.steps), self._kernels
@@ -100,7 +100,7 @@ class LanesCohort:
         return Batches(x, target.long(), rows, size, steps, begun)
 
 
-def stored_samples(inputs: Inputs, *, reads_bytes: bool) -> tuple[Tensor, Tensor] | None:
+def stored_samples(inputs: BatchLoader, *, reads_bytes: bool) -> tuple[Tensor, Tensor] | None:
     """Return all samples, one row each, if kernels can read them in place: features, or unaugmented bytes."""
     x, target = inputs.federation.train.whole()
     transform = inputs.federation.transform

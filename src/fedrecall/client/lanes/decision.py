@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedrecall.client.job import Job
-from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.lowering import Lowering, lower
+from fedrecall.client.lanes.model_reader import UnsupportedError
+from fedrecall.core.vector import FlatModel
 from fedrecall.data.federation import Federation
 from fedrecall.models.build import dry_batch
-from fedrecall.vector import FlatModel
 
 
 @dataclass(frozen=True)

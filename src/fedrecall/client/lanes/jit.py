@@ -12,8 +12,8 @@ import llvmlite
 import llvmlite.binding as llvm
 import torch
 
+from fedrecall.client.lanes.kernels.context import AVX2, AVX512, NEON, Machine
 from fedrecall.client.lanes.kernels.ir import KINDS, Function
-from fedrecall.client.lanes.kernels.kit import AVX2, AVX512, NEON, Machine
 from fedrecall.client.lanes.object_cache import cached_object
 from fedrecall.errors import InputError
 
@@ -78,9 +78,7 @@ def compiled(text: str, cpu: Cpu) -> Code:
 
 
 def target_machine(target: Any, cpu: Cpu) -> Any:
-    return target.create_target_machine(
-        cpu=cpu.name, features=cpu.features, opt=3, reloc="pic", codemodel="jitdefault"
-    )
+    return target.create_target_machine(cpu=cpu.name, features=cpu.features, opt=3, reloc="pic", codemodel="jitdefault")
 
 
 def parsed(text: str, machine: Any) -> Any:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedrecall.algorithms.base import Algorithm
-from fedrecall.client.lanes.chain import UnsupportedError, chain_of
 from fedrecall.client.lanes.kernels.layers import Chain, Convolution, Pixels
+from fedrecall.client.lanes.model_reader import UnsupportedError, chain_of
+from fedrecall.core.vector import FlatModel
 from fedrecall.data.transform import Images, Plain
 from fedrecall.objectives.base import Objective
 from fedrecall.objectives.cross_entropy import CrossEntropy
 from fedrecall.objectives.wsm import WSM
 from fedrecall.optimisers import SGD, Optimiser
 from fedrecall.recipe.settings import Local
-from fedrecall.vector import FlatModel
 
 NARROW = 16  # channels; wider convolutions fill vector registers without lanes
 

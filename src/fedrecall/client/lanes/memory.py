@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedrecall.client.lanes.chain import UnsupportedError
 from fedrecall.client.lanes.kernels.ir import FLOAT
 from fedrecall.client.lanes.kernels.program import Program
+from fedrecall.client.lanes.model_reader import UnsupportedError
 
 MOST_BYTES = 2**30
 

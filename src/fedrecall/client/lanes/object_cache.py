@@ -13,9 +13,9 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from fedrecall.atomic_files import PRIVATE, is_only_ours, replace_file
 from fedrecall.data.cache import cache_folder
 from fedrecall.errors import InputError
+from fedrecall.storage.atomic_files import PRIVATE, is_only_ours, replace_file
 
 CHECKSUM = hashlib.sha256().digest_size
 

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from fedrecall.client.batch import Batch
 from fedrecall.client.lanes.jit import Cpu, compiled, host
-from fedrecall.client.lanes.kernels.entry import pixel_table
 from fedrecall.client.lanes.kernels.ir import FLOAT, LANES
 from fedrecall.client.lanes.kernels.layers import Pixels
 from fedrecall.client.lanes.kernels.program import Place
+from fedrecall.client.lanes.kernels.sample_loading import pixel_table
 from fedrecall.client.lanes.kernels.steps import SamplesProgram
 from fedrecall.client.lanes.lowering import Lowering
 from fedrecall.client.lanes.memory import scratch
+from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.objectives.base import Objective
 from fedrecall.recipe.settings import Local
-from fedrecall.vector import FlatModel, Tensors
 
 
 class LanesStep:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedrecall.components import Section
+from fedrecall.config.components import Section
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.cifar import cifar10, cifar100
 from fedrecall.data.sources.fashion_mini import fashion_mini

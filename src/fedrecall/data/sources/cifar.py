@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+from fedrecall.config.titles import titled
 from fedrecall.data.files.cifar import CIFAR10, CIFAR100, BinaryFiles
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images
 from fedrecall.errors import InputError, nearest
-from fedrecall.titles import titled
 
 MEAN_AND_STD = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -18,9 +18,7 @@ MEAN_AND_STD = {
 
 Augment = Annotated[bool, "random crops after padding by 4, and horizontal flips"]
 Labels = Annotated[Literal["fine", "coarse"], "fine | coarse: 100 classes, or the 20 above them"]
-Normalisation = Annotated[
-    Literal["cifar100", "cifar10"], "cifar100 | cifar10: whose means and deviations scale it"
-]
+Normalisation = Annotated[Literal["cifar100", "cifar10"], "cifar100 | cifar10: whose means and deviations scale it"]
 
 
 @titled("CIFAR-10")

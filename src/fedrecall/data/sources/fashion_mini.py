@@ -6,10 +6,10 @@ from importlib import resources
 
 import numpy as np
 
+from fedrecall.config.titles import titled
 from fedrecall.data.files.idx import FASHION_CLASSES
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images
-from fedrecall.titles import titled
 
 
 @titled("Fashion-MNIST (10,000 images)")

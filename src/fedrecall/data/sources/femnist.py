@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from fedrecall.config.titles import titled
 from fedrecall.data.files.femnist import CLASS_NAMES, FEMNIST
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images, SmallerCrops
-from fedrecall.titles import titled
 
 # Of 41,130 training images of 289 writers; constants, so that any choice of writers is scaled alike.
 MEAN, STD = (0.9615,), (0.1642,)

@@ -34,9 +34,7 @@ def hf(
         float | None, "instead of `test`: this share of each id's training samples, drawn at random"
     ] = None,
     split_seed: Annotated[int, "of the draw for `test_fraction`"] = 0,
-    features: Annotated[
-        str | list[str], "the column of images, vectors or token ids; or columns of numbers"
-    ] = "image",
+    features: Annotated[str | list[str], "the column of images, vectors or token ids; or columns of numbers"] = "image",
     label: Annotated[str, "the column of classes: ClassLabel, whole numbers or text"] = "label",
     id_column: Annotated[str | None, "the column of client ids, for the natural partition"] = None,
     mode: Annotated[str | None, "L or RGB: what images become; as they are unless given"] = None,
@@ -49,7 +47,7 @@ def hf(
     are counted in their sorted order.
     """
     columns = (features,) if isinstance(features, str) else tuple(features)
-    reading = Reading(columns, label, id_column, test_fraction, split_seed, mode, layout)
+    reading = ColumnPlan(columns, label, id_column, test_fraction, split_seed, mode, layout)
     splits = load_splits(path, data_root(folder), subset, train)
     chosen = {"train": split_of(splits, train, "train", path)}
     if test_fraction is None:
@@ -66,7 +64,7 @@ def hf(
 
 
 @dataclass(frozen=True)
-class Reading:
+class ColumnPlan:
     """Which columns become samples, classes and client ids, and how."""
 
     features: tuple[str, ...]
@@ -98,9 +96,7 @@ class Reading:
 
     def write(self, parts: Mapping[str, Any], target: Path) -> None:
         """Write all arrays as files below `target`, after drawing the test set from "train" if asked for."""
-        ids = (
-            None if self.id_column is None else number_ids(column(parts["train"], self.id_column), self.id_column)
-        )
+        ids = None if self.id_column is None else number_ids(column(parts["train"], self.id_column), self.id_column)
         if self.test_fraction is not None:
             rows = parts["train"]
             tested = choose_test(len(rows), ids, self.test_fraction, self.split_seed)
@@ -181,9 +177,7 @@ def write_labels(parts: Mapping[str, Any], name: str, target: Path) -> None:
     kinds = [rows.features[name] for rows in parts.values()]
     values = np.concatenate([column(rows, name) for rows in parts.values()])
     if kinds[0] != kinds[-1]:
-        raise InputError(
-            f"data.label is {name!r}, but its type is {kinds[0]} in one split, {kinds[-1]} in the other"
-        )
+        raise InputError(f"data.label is {name!r}, but its type is {kinds[0]} in one split, {kinds[-1]} in the other")
     if values.ndim != 1 or values.dtype.kind not in "iubU":
         raise InputError(f"data.label is {name!r}, but its values are not all whole numbers, or all text")
     if hasattr(kinds[0], "names"):  # a ClassLabel

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedrecall.config.titles import titled
 from fedrecall.data.files.idx import FASHION_MNIST, MNIST, IdxFiles
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.transform import Images
-from fedrecall.titles import titled
 
 
 @titled("MNIST")

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from fedrecall.config.options import Positive
 from fedrecall.data.arrays import split_off
 from fedrecall.data.cache import cached_arrays, write_rows
 from fedrecall.data.sources.base import DataSet
@@ -24,7 +25,6 @@ from fedrecall.data.sources.own_files import (
     write_statistics,
 )
 from fedrecall.errors import InputError, short_repr
-from fedrecall.options import Positive
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no format whose decoder starts another program
@@ -60,10 +60,10 @@ def image_folder(
     with name_errors(repr(str(train_folder))):
         names = subfolders(train_folder)
         check_names(names)
-        train, y_train = listed(train_folder, names)
+        train, y_train = list_images(train_folder, names)
     if test_folder is not None:
         with name_errors(repr(str(test_folder))):
-            test_files, y_test = listed(test_folder, names)
+            test_files, y_test = list_images(test_folder, names)
     else:
         kept, drawn = split_off(len(train), test_fraction, seed)
         test_files, y_test = [train[i] for i in drawn], y_train[drawn]
@@ -105,7 +105,7 @@ def subfolders(root: Path) -> list[str]:
     return sorted(entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def listed(root: Path, names: Sequence[str]) -> tuple[list[Path], np.ndarray]:
+def list_images(root: Path, names: Sequence[str]) -> tuple[list[Path], np.ndarray]:
     """Return the image files of each class in the order of their names, and their labels."""
     found = subfolders(root)
     if not found:
@@ -135,9 +135,7 @@ def sides(size: int | tuple[int, int] | None) -> tuple[int, ...]:
     return wanted
 
 
-def pieces(
-    files: Sequence[Path], colour: bool, side: tuple[int, ...], first: tuple[int, ...]
-) -> Iterator[np.ndarray]:
+def pieces(files: Sequence[Path], colour: bool, side: tuple[int, ...], first: tuple[int, ...]) -> Iterator[np.ndarray]:
     """Yield one image after the other; all must have the size of the first training image."""
     for file in files:
         pixels = read_image(file, colour, side)

@@ -116,7 +116,9 @@ def unpack_npz(file: Path, target: Path, layout: str, limit: int | None) -> None
             with name_errors(key), archive.open(members[key]) as stream:
                 read_header(stream, key, members[key].file_size)
                 write_rows(
-                    target / f"{key}.npy", headers[key].shape[0], read_rows(stream, headers[key], key, layout)
+                    target / f"{key}.npy",
+                    headers[key].shape[0],
+                    read_array_rows(stream, headers[key], key, layout),
                 )
     arrays = {key: np.load(target / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in wanted}
     for split, what in (("train", "training"), ("test", "test")):
@@ -159,8 +161,7 @@ def check_agreement(headers: Mapping[str, Header]) -> None:
     if headers["x_train"].sample != headers["x_test"].sample:
         (dtype, shape), (test_dtype, test_shape) = headers["x_train"].sample, headers["x_test"].sample
         raise InputError(
-            f"a sample of x_train is {dtype} of shape {shape}, "
-            f"but one of x_test is {test_dtype} of shape {test_shape}"
+            f"a sample of x_train is {dtype} of shape {shape}, but one of x_test is {test_dtype} of shape {test_shape}"
         )
 
 
@@ -168,7 +169,7 @@ def are_images(header: Header) -> bool:
     return header.dtype == np.uint8 and len(header.shape) in (3, 4)
 
 
-def read_rows(stream: IO[bytes], header: Header, key: str, layout: str) -> Iterator[np.ndarray]:
+def read_array_rows(stream: IO[bytes], header: Header, key: str, layout: str) -> Iterator[np.ndarray]:
     """Yield the rows of an array as they are stored, some at a time."""
     count = header.shape[0]
     step = count if header.fortran else max(1, PIECE * count // max(1, header.size))

@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from fedrecall.config.options import Positive, Whole
 from fedrecall.data.arrays import MOST_CLASSES
 from fedrecall.data.places import data_root
 from fedrecall.data.transform import Images, Plain, Transform, normalised
 from fedrecall.errors import InputError
-from fedrecall.options import Positive, Whole
 
 PIECE = 2**24  # bytes in memory at a time
 MOST_GIVEN = 1_000_000  # classes; counts by client and class are kept in memory

@@ -48,9 +48,7 @@ class Columns:
                 readable = [known for known in names if known.isprintable()][:20]
                 raise InputError(f"there is no column {short_repr(name)}; {nearest(name, readable)}")
             if name in chosen:
-                raise InputError(
-                    f"the column {short_repr(name)} can be the label, the id or a feature, but not twice"
-                )
+                raise InputError(f"the column {short_repr(name)} can be the label, the id or a feature, but not twice")
             chosen.add(name)
         return replace(self, features=tuple(features))
 

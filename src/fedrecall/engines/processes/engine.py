@@ -20,11 +20,12 @@ from typing import Self
 import cloudpickle
 import torch
 
+from fedrecall.backend.device import CPU, Device
 from fedrecall.client.job import Job
+from fedrecall.core.vector import Tensors
 from fedrecall.data.federation import Federation
-from fedrecall.device import CPU, Device
 from fedrecall.engines.messages import Computed, Done, Failed, Message, Publish, Ready, RunTasks, Shutdown
-from fedrecall.engines.pool import MOST_DEATHS, START, GoneError, Member, Work, WorkerPool
+from fedrecall.engines.pool import MOST_DEATHS, START, PoolCall, PoolWorker, WorkerGoneError, WorkerPool
 from fedrecall.engines.processes import connection as link
 from fedrecall.engines.processes import serving, worker_main
 from fedrecall.engines.processes.search_path import libraries_first
@@ -33,14 +34,13 @@ from fedrecall.engines.task_chunks import SLOTS, OrderedTasks, TaskChunk, unstac
 from fedrecall.errors import ClientError
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import States
-from fedrecall.scratch import ScratchFolder
-from fedrecall.vector import Tensors
+from fedrecall.storage.scratch import ScratchFolder
 
 GRACE = 10.0  # seconds for an idle worker to exit by itself
 
 
 @dataclass(eq=False, kw_only=True)
-class WorkerProcess(Member):
+class WorkerProcess(PoolWorker):
     """A member that is a process on this machine."""
 
     process: subprocess.Popen[bytes]
@@ -58,9 +58,7 @@ class Processes(WorkerPool[WorkerProcess]):
 
     name = "processes"
 
-    def __init__(
-        self, workers: int, client_timeout: float | None = None, devices: Sequence[Device] = (CPU,)
-    ) -> None:
+    def __init__(self, workers: int, client_timeout: float | None = None, devices: Sequence[Device] = (CPU,)) -> None:
         self.workers, self.devices = workers, devices
         self.client_timeout = client_timeout
 
@@ -136,14 +134,14 @@ class Processes(WorkerPool[WorkerProcess]):
         try:
             message: Message | str = link.receive(member.connection)
         except EOFError:
-            raise GoneError(f"exit code {self._exit_code(member)}") from None
+            raise WorkerGoneError(f"exit code {self._exit_code(member)}") from None
         if isinstance(message, str):  # a traceback: the worker could not import the classes of messages
             return Failed(None, message)
         if isinstance(message, Ready):
             self._stillborn = 0
         return message
 
-    def _finish(self, work: Work, member: WorkerProcess, chunk: TaskChunk, message: Computed) -> None:
+    def _finish(self, work: PoolCall, member: WorkerProcess, chunk: TaskChunk, message: Computed) -> None:
         assert isinstance(work, OrderedTasks)
         assert isinstance(message, Done)
         work.done(chunk, unstack_results(chunk.tasks, message.scalars, self._results.read(message.vectors)))

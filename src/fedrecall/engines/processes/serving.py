@@ -9,10 +9,10 @@ from typing import Any
 
 import cloudpickle
 
+from fedrecall.backend.device import Device
 from fedrecall.client.worker import Worker
 from fedrecall.data.federation import Federation
-from fedrecall.device import Device
-from fedrecall.engines.messages import Done, Failure, Publish, Ready, Refused, RunTasks, Shutdown, Unwritten
+from fedrecall.engines.messages import Done, Failure, Publish, Ready, Refused, RunTasks, Shutdown, WriteFailed
 from fedrecall.engines.processes.connection import receive
 from fedrecall.engines.processes.shared_tensors import SharedTensorReader, SharedTensorWriter
 from fedrecall.engines.task_chunks import SLOTS, stack_results
@@ -20,7 +20,7 @@ from fedrecall.engines.task_runner import failure_of, make_worker, run_tasks
 from fedrecall.errors import InputError, WriteError
 
 
-def begin(connection: Connection, setup: bytes, folder: str, name: str, device: dict[str, Any]) -> None:
+def run_worker(connection: Connection, setup: bytes, folder: str, name: str, device: dict[str, Any]) -> None:
     """Make a worker from the engine's setup, report that it is ready, and run its main loop."""
     try:
         # Trusted: sent by the engine that started this process, over a private connection.
@@ -30,10 +30,10 @@ def begin(connection: Connection, setup: bytes, folder: str, name: str, device: 
         connection.send(failure_of(error))
         return
     connection.send(Ready())
-    serve(connection, worker, Path(folder), name)
+    serve_tasks(connection, worker, Path(folder), name)
 
 
-def serve(connection: Connection, worker: Worker, folder: Path, name: str) -> None:
+def serve_tasks(connection: Connection, worker: Worker, folder: Path, name: str) -> None:
     reader = SharedTensorReader(folder)
     slots = [SharedTensorWriter(folder, f"{name}-{number}") for number in range(SLOTS)]
     refused: Refused | None = None  # the answer to all tasks if the published state was refused
@@ -68,4 +68,4 @@ def run_into_slot(worker: Worker, message: RunTasks, slot: SharedTensorWriter) -
     try:
         return Done(scalars, slot.write(stacks))
     except WriteError as error:
-        return Unwritten(str(error))
+        return WriteFailed(str(error))

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedrecall.atomic_files import explain_write_errors
+from fedrecall.core.vector import Tensors
 from fedrecall.engines.tensor_layout import TensorLayout, plan_layout, tensor_views, write_tensors
-from fedrecall.vector import Tensors
+from fedrecall.storage.atomic_files import explain_write_errors
 
 
 @dataclass(frozen=True)

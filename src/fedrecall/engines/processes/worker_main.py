@@ -40,7 +40,7 @@ def inherited(number: int) -> Connection:
 
 
 def work(connection: Connection, libraries: list[str], path: list[str], module: str, *setup: Any) -> None:
-    """Import the module with the libraries' search path, then call its `begin` with the user's."""
+    """Import the module with the libraries' search path, then call its `run_worker` with the user's."""
     sys.path[:] = libraries
     try:
         serving = importlib.import_module(module)
@@ -48,7 +48,7 @@ def work(connection: Connection, libraries: list[str], path: list[str], module: 
         connection.send(traceback.format_exc())
         return
     sys.path[:] = path
-    serving.begin(connection, *setup)
+    serving.run_worker(connection, *setup)
 
 
 if __name__ == "__main__":

@@ -85,27 +85,27 @@ class Cluster:
         room = self.fits(asked)
         if room < (workers or 1):
             who = (
-                f"{workers} workers with {in_words(asked)} each were"
+                f"{workers} workers with {resources_text(asked)} each were"
                 if workers
-                else f"a worker with {in_words(asked)} was"
+                else f"a worker with {resources_text(asked)} was"
             )
             raise InputError(
                 f"{who} asked for (execution.workers, execution.resources), but the cluster has room for {room}: "
-                f"{self.in_words()}"
+                f"{self.description()}"
             )
         return workers or room
 
-    def in_words(self) -> str:
+    def description(self) -> str:
         """Return a description of the nodes and their resources."""
         nodes = self.nodes()
-        each = "; ".join(in_words(plain(node)) for node in nodes)
+        each = "; ".join(resources_text(plain_resources(node)) for node in nodes)
         return f"{len(nodes)} node{'s' if len(nodes) != 1 else ''} ({each})" if nodes else "no nodes"
 
     def silence(self, asked: Resources, workers: int, seconds: float) -> InputError:
         """Return the error for a run in which no worker has started in time."""
         return InputError(
-            f"no worker has begun within {seconds:.0f} s: {workers} with {in_words(asked)} each were asked for, "
-            f"and the cluster has {self.in_words()}; {self.free_in_words()} are free"
+            f"no worker has begun within {seconds:.0f} s: {workers} with {resources_text(asked)} each were asked for, "
+            f"and the cluster has {self.description()}; {self.free_in_words()} are free"
         )
 
     def actor(self, kind: type, asked: Resources, **more: Any) -> Any:
@@ -124,7 +124,7 @@ class Cluster:
 
     def free_in_words(self) -> str:
         """Return a description of the free resources."""
-        return in_words(plain(self.ray.available_resources()))
+        return resources_text(plain_resources(self.ray.available_resources()))
 
     def own_node(self) -> str:
         """Return the id of the node that this process runs on."""
@@ -185,15 +185,15 @@ def how_often(asked: Resources, node: Resources) -> int:
     return min(counts, default=0)
 
 
-def plain(resources: Resources) -> Resources:
+def plain_resources(resources: Resources) -> Resources:
     """Return the resources without memory and Ray's labels of nodes."""
     own = ("node:", "object_store_memory", "memory", "accelerator_type:")
     return {name: amount for name, amount in resources.items() if not name.startswith(own)}
 
 
-def in_words(resources: Resources) -> str:
+def resources_text(resources: Resources) -> str:
     """
-    >>> in_words({"CPU": 1.0, "GPU": 0.25})
+    >>> resources_text({"CPU": 1.0, "GPU": 0.25})
     '1 CPU and 0.25 GPU'
     """
     return " and ".join(f"{amount:g} {name}" for name, amount in sorted(resources.items())) or "nothing"

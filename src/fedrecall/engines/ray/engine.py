@@ -20,29 +20,30 @@ from typing import Any, Self
 import cloudpickle
 import torch
 
+from fedrecall.backend.device import CPU, Device
 from fedrecall.client.job import Job
 from fedrecall.client.partial_sums import Contribution, PartialSum
 from fedrecall.client.sums import LEAF
 from fedrecall.client.tasks import TrainTask
-from fedrecall.client.update import Missing
+from fedrecall.client.update import MissingClient
+from fedrecall.core.vector import Tensors
 from fedrecall.data.federation import Federation
-from fedrecall.device import CPU, Device
 from fedrecall.engines.messages import (
-    Added,
     Computed,
-    Lost,
     Message,
     NeedsSamples,
     NodeDone,
     NodeReady,
     PackedStates,
     Ready,
+    StoredSum,
+    VectorsLost,
 )
-from fedrecall.engines.pool import MOST_DEATHS, START, GoneError, Member, Work, WorkerPool
+from fedrecall.engines.pool import MOST_DEATHS, START, PoolCall, PoolWorker, WorkerGoneError, WorkerPool
 from fedrecall.engines.ray.cluster import Cluster, ray_module, refuse_silent, resources_of_worker
 from fedrecall.engines.ray.packing import pack_tensors, unpack_copy, unpack_tensors
 from fedrecall.engines.ray.reduction import LostError, NodeReduction, TreeReduction
-from fedrecall.engines.ray.samples import SampleSource, Supplies
+from fedrecall.engines.ray.samples import SampleSource, SampleSupply
 from fedrecall.engines.ray.states import FolderToken
 from fedrecall.engines.ray.worker import NodeTasks, RayWorker, WorkerSetup
 from fedrecall.engines.task_chunks import OrderedTasks, TaskChunk, unstack_results
@@ -50,7 +51,6 @@ from fedrecall.errors import ClientError, InputError
 from fedrecall.recipe.settings import Execution
 from fedrecall.runs.client_states import StateFiles, States
 from fedrecall.runs.environment import differing, environment
-from fedrecall.vector import Tensors
 
 PATIENCE = 20.0  # seconds to wait for other workers after the first has started
 PAUSE = 1.0
@@ -58,7 +58,7 @@ GRACE = 10.0  # seconds for workers to clean up before they are killed
 
 
 @dataclass(eq=False, kw_only=True)
-class WorkerActor(Member):
+class WorkerActor(PoolWorker):
     """A member that is a Ray actor on some node."""
 
     handle: Any
@@ -99,7 +99,7 @@ class Ray(WorkerPool[WorkerActor]):
         self._states, self._token = states, FolderToken(states.folder)
         self._numbers, self._version, self._published = itertools.count(), 0, None
         self._reduction: TreeReduction | None = None  # set in a round whose sum is reduced on the nodes
-        self._supplies: Supplies | None = None
+        self._supplies: SampleSupply | None = None
         self._stillborn = 0
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(job.local.threads)
@@ -110,7 +110,7 @@ class Ray(WorkerPool[WorkerActor]):
             self._token.leave()
             pickled = cloudpickle.dumps((job, states))
             source = SampleSource.of(federation)
-            self._supplies = Supplies(self._cluster, source)
+            self._supplies = SampleSupply(self._cluster, source)
             self._setup = self._ray.put(WorkerSetup(pickled, sys.path, source, self._token, self.devices[0]))
             self._fill()
             self._first_ready()
@@ -146,7 +146,7 @@ class Ray(WorkerPool[WorkerActor]):
         self._version += 1
         self._published = self._ray.put((pack_tensors(server), pack_tensors(buffers)))
 
-    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | Missing]:
+    def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | MissingClient]:
         if len(tasks) <= LEAF or len({member.node for member in self._members if member.ready}) < 2:
             yield from super().train(tasks, track_updates=track_updates)
             return
@@ -219,7 +219,7 @@ class Ray(WorkerPool[WorkerActor]):
             cause = error.cause
             raise cause if isinstance(cause, InputError) else ClientError(f"a worker failed:\n\n{error}") from None
         except errors.RayError as error:
-            raise GoneError(type(error).__name__) from None
+            raise WorkerGoneError(type(error).__name__) from None
         if not isinstance(message, NeedsSamples):
             return message
         assert self._supplies is not None
@@ -228,7 +228,7 @@ class Ray(WorkerPool[WorkerActor]):
         member.node = message.node
         return None
 
-    def _finish(self, work: Work, member: WorkerActor, chunk: TaskChunk, message: Computed) -> None:
+    def _finish(self, work: PoolCall, member: WorkerActor, chunk: TaskChunk, message: Computed) -> None:
         vectors, member.vectors = member.vectors, None  # freed on the cluster once the work drops them
         if isinstance(message, NodeDone):
             for (client, round), state in message.states.items():
@@ -236,9 +236,9 @@ class Ray(WorkerPool[WorkerActor]):
         match work, message:
             case OrderedTasks(), NodeDone(vectors=packed) if packed is not None:
                 work.done(chunk, unstack_results(chunk.tasks, message.scalars, unpack_tensors(packed)))
-            case TreeReduction(), NodeDone() | Added():
+            case TreeReduction(), NodeDone() | StoredSum():
                 work.done(chunk, message, vectors)
-            case TreeReduction(), Lost():
+            case TreeReduction(), VectorsLost():
                 assert isinstance(chunk, NodeReduction)
                 work.parts_lost(chunk.node)
             case _:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
+from fedrecall.core.vector import Tensors
 from fedrecall.engines.tensor_layout import TensorLayout, plan_layout, tensor_views, write_tensors
-from fedrecall.vector import Tensors
 
 Packed = tuple[TensorLayout, np.ndarray]
 

@@ -15,9 +15,9 @@ from fedrecall.client.partial_sums import PartialSum
 from fedrecall.client.sums import LEAF, Sums, node_size
 from fedrecall.client.tasks import TrainTask
 from fedrecall.client.update import Update
-from fedrecall.engines.messages import Added, NodeDone
+from fedrecall.core.vector import Tensors
+from fedrecall.engines.messages import NodeDone, StoredSum
 from fedrecall.engines.task_chunks import ResultScalars, TaskChunk, unstack_results
-from fedrecall.vector import Tensors
 
 NodePlace = tuple[int, int]  # a node's level in the tree and its number on that level
 
@@ -33,7 +33,7 @@ class LeafPart(NamedTuple):
 class TreeNode(NamedTuple):
     """A node that has been added up, with the reference to its vectors."""
 
-    added: Added
+    added: StoredSum
     vectors: Any
 
 
@@ -57,9 +57,7 @@ class TreeReduction:
         self, tasks: list[TrainTask], size: int, fetch: Callable[[Any], Tensors], *, track_updates: bool
     ) -> None:
         self.tasks, self._fetch, self.track_updates = tasks, fetch, track_updates
-        self._size = next(
-            size_ for size_ in (16, 8, 4, 2, 1) if size_ <= max(1, size)
-        )  # no chunk spans two leaves
+        self._size = next(size_ for size_ in (16, 8, 4, 2, 1) if size_ <= max(1, size))  # no chunk spans two leaves
         self._top = 0
         while self._count(self._top) > LEAF:  # so that the driver has few nodes to add up
             self._top += 1
@@ -68,7 +66,7 @@ class TreeReduction:
         self._leaf_parts: dict[int, LeafPart] = {}  # by the place of their first task
         self._nodes: dict[NodePlace, TreeNode] = {}
         self._results: dict[int, Update] = {}  # without vectors, by place
-        self._leaves: dict[int, Added] = {}
+        self._leaves: dict[int, StoredSum] = {}
         self._yielded = 0  # number of top-level nodes yielded so far
         last = LEAF * (3 * len(tasks) // (4 * LEAF))  # smaller chunks at the end, so that few workers idle there
         self._train(0, last, self._size)
@@ -109,9 +107,9 @@ class TreeReduction:
         """Whether the chunk is a whole leaf, which its worker trains and adds up."""
         return chunk.places == list(self._covers((0, chunk.places[0] // LEAF)))
 
-    def done(self, chunk: TaskChunk, message: NodeDone | Added, vectors: Any) -> None:
+    def done(self, chunk: TaskChunk, message: NodeDone | StoredSum, vectors: Any) -> None:
         """Record what a worker has computed; `vectors` is the reference to its vectors."""
-        if isinstance(message, Added):
+        if isinstance(message, StoredSum):
             assert isinstance(chunk, NodeReduction)
             self._put(chunk.node, TreeNode(message, vectors))
             return

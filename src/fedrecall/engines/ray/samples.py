@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.atomic_files import explain_write_errors
 from fedrecall.data.federation import Federation
 from fedrecall.data.handle import Handle
 from fedrecall.data.partition import Iid
 from fedrecall.data.sources import DataSet
 from fedrecall.engines.ray.cluster import Cluster
-from fedrecall.scratch import ScratchFolder
+from fedrecall.storage.atomic_files import explain_write_errors
+from fedrecall.storage.scratch import ScratchFolder
 
 PIECE = 2**26  # bytes per message
 
@@ -67,7 +67,7 @@ class SampleSource:
         return None
 
 
-class Pieces:
+class SamplePieces:
     """An actor on the driver's node that reads the files for other nodes."""
 
     def read(self, path: Path, start: int) -> np.ndarray:
@@ -76,7 +76,7 @@ class Pieces:
             return np.frombuffer(file.read(PIECE), np.uint8)
 
 
-class Depot:
+class SampleDepot:
     """An actor on a node without the samples, which fetches them and stores them until it is closed."""
 
     def fetch(self, source: SampleSource, pieces: Any) -> Handle:
@@ -98,7 +98,7 @@ class Depot:
         self._folder.remove()
 
 
-class Supplies:
+class SampleSupply:
     """The driver's side: supplies samples to the nodes that lack them, once per node."""
 
     def __init__(self, cluster: Cluster, source: SampleSource) -> None:
@@ -109,8 +109,8 @@ class Supplies:
     def of_node(self, node: str) -> Any:
         """Return the reference to the federation's handle with files of this node."""
         if node not in self._depots:
-            self._pieces = self._pieces or self._cluster.actor_on(Pieces, self._cluster.own_node())
-            depot = self._cluster.actor_on(Depot, node)
+            self._pieces = self._pieces or self._cluster.actor_on(SamplePieces, self._cluster.own_node())
+            depot = self._cluster.actor_on(SampleDepot, node)
             self._depots[node] = depot, depot.fetch.remote(self._source, self._pieces)
         return self._depots[node][1]
 

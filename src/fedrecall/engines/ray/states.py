@@ -9,9 +9,9 @@ import contextlib
 import secrets
 from pathlib import Path
 
-from fedrecall.atomic_files import delete_file, explain_write_errors
+from fedrecall.core.vector import Tensors
 from fedrecall.runs.client_states import States
-from fedrecall.vector import Tensors
+from fedrecall.storage.atomic_files import delete_file, explain_write_errors
 
 
 class FolderToken:

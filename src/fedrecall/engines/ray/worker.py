@@ -8,23 +8,24 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from fedrecall.backend.device import Device, find_devices
 from fedrecall.client.partial_sums import PartialSum
 from fedrecall.client.sums import Scalars, Sums, SumTree
 from fedrecall.client.tasks import Task
 from fedrecall.client.update import Update
 from fedrecall.client.worker import Worker
+from fedrecall.core.vector import Tensors
 from fedrecall.data.federation import Federation
 from fedrecall.data.handle import Handle
-from fedrecall.device import Device, find_devices
 from fedrecall.engines.messages import (
-    Added,
     Failure,
-    Lost,
     Message,
     NeedsSamples,
     NodeDone,
     NodeReady,
     PackedStates,
+    StoredSum,
+    VectorsLost,
 )
 from fedrecall.engines.ray.packing import Packed, pack_tensors, unpack_copy, unpack_tensors
 from fedrecall.engines.ray.samples import SampleSource
@@ -32,7 +33,6 @@ from fedrecall.engines.ray.states import FolderToken, TravellingStates
 from fedrecall.engines.task_chunks import ResultScalars, TaskResult, stack_results, unstack_results
 from fedrecall.engines.task_runner import failure_of, make_worker, run_tasks
 from fedrecall.runs.environment import environment
-from fedrecall.vector import Tensors
 
 
 class WorkerSetup(NamedTuple):
@@ -113,7 +113,7 @@ class RayWorker:
         """Add up a leaf of the sum from its parts on the cluster."""
         fetched = fetch_all(vectors)
         if fetched is None:
-            return Lost(), None
+            return VectorsLost(), None
         self._publish(order)
         tasks, results = list(order.tasks), list[TaskResult]()
         for part, packed in zip(parts, fetched):
@@ -126,18 +126,18 @@ class RayWorker:
         """Add up an inner node of the sum from its child nodes on the cluster."""
         fetched = fetch_all(vectors)
         if fetched is None:
-            return Lost(), None
+            return VectorsLost(), None
         total, *later = (Sums.of(unpack_copy(packed), part) for packed, part in zip(fetched, scalars))
         for sums in later:
             total.add_all(sums)
-        return Added(total.scalars(), [], 0), pack_tensors(total.vectors())
+        return StoredSum(total.scalars(), [], 0), pack_tensors(total.vectors())
 
-    def _leaf(self, results: list[TaskResult], *, track_updates: bool) -> tuple[Added, Packed]:
+    def _leaf(self, results: list[TaskResult], *, track_updates: bool) -> tuple[StoredSum, Packed]:
         trained = [result for result in results if isinstance(result, Update)]
         tree = SumTree(self._sent if track_updates else None)
         summed = PartialSum.leaf(trained, self._worker.job.algorithm, tree)
         dropped = [result.task.order for result in summed.dropped]
-        return Added(summed.sums.scalars(), dropped, summed.wire_bytes), pack_tensors(summed.sums.vectors())
+        return StoredSum(summed.sums.scalars(), dropped, summed.wire_bytes), pack_tensors(summed.sums.vectors())
 
     def _run(self, order: NodeTasks) -> list[TaskResult] | Failure:
         try:

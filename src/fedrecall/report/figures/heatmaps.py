@@ -13,13 +13,11 @@ from matplotlib.patches import Rectangle
 from fedrecall.measure.forgetting import own_pairs
 from fedrecall.report.comparison import Method
 from fedrecall.report.probe_views import ProbeArrays, matrix_of, participants_first
-from fedrecall.report.wording import MINUS, plain
+from fedrecall.report.wording import MINUS, figure_text
 
 # Blue for gains, orange for losses. Losses get much darker, and cells that gain carry a dot, so that the sign is
 # readable in grey.
-DIVERGING = LinearSegmentedColormap.from_list(
-    "forgetting", ["#3a86c8", "#9cc7e8", "#ffffff", "#e88a4a", "#6b2000"]
-)
+DIVERGING = LinearSegmentedColormap.from_list("forgetting", ["#3a86c8", "#9cc7e8", "#ffffff", "#e88a4a", "#6b2000"])
 SEQUENTIAL = "cividis"
 MOST_COLUMNS = 40  # with more clients, only the round's own are drawn
 
@@ -50,7 +48,7 @@ def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
         for axes, colour in ((left, "black"), (right, "white")):
             _frame_own(axes, probe, colour)
             _label(axes, probe)
-        left.set_title(plain(method.label), loc="left")
+        left.set_title(figure_text(method.label), loc="left")
         left.set_ylabel("model of client $i$")
     for axes, title in zip(grid[-1], ("data of client $k$", "data of client $k$")):
         axes.set_xlabel(title)

@@ -16,9 +16,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
-from fedrecall.atomic_files import explain_write_errors
 from fedrecall.errors import InputError
-from fedrecall.report.wording import plain
+from fedrecall.report.wording import figure_text
+from fedrecall.storage.atomic_files import explain_write_errors
 
 # Paul Tol's "muted" scheme and the grey of his "bright" one, which colour-blind readers can tell apart.
 TEN_COLOURS = (
@@ -44,7 +44,7 @@ def draw_partition(
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"the picture's name is {path.name}; it must end in {', '.join(FORMATS)}")
     shown = chosen_clients(len(counts), most, seed)
-    names = [plain(name) for name in class_names or map(str, range(counts.shape[1]))]
+    names = [figure_text(name) for name in class_names or map(str, range(counts.shape[1]))]
     figure = Figure(figsize=(7.2, 1.2 + 0.26 * len(shown)), layout="constrained")
     axes = figure.add_subplot()
     colours = class_colours(len(names))
@@ -92,7 +92,7 @@ def _draw_bar(axes: Axes, place: int, counts: NDArray[np.integer[Any]], colours:
 
 
 def _label_axes(axes: Axes, shown: NDArray[np.int64], clients: int, title: str) -> None:
-    axes.set_title(plain(title), loc="left")
+    axes.set_title(figure_text(title), loc="left")
     axes.set_xlabel("share of the client's training samples, %")
     axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     axes.set_ylabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients:,})")

@@ -10,7 +10,7 @@ from matplotlib.ticker import PercentFormatter
 from fedrecall.report.comparison import Method
 from fedrecall.report.figures.partition_picture import TEN_COLOURS, class_colours, spans
 from fedrecall.report.probe_views import class_names, name_of
-from fedrecall.report.wording import in_words, number, plain
+from fedrecall.report.wording import figure_text, number, value_text
 from fedrecall.runs.reader import RunRecord
 
 CLIENTS = 10
@@ -41,10 +41,8 @@ def draw_shares(methods: list[Method]) -> Figure | None:
         ids = np.sort(np.random.default_rng(0).choice(count, min(count, CLIENTS), replace=False))
         for place, client in enumerate(ids):
             for c, start, width in spans(run.class_counts[client]):
-                axes.barh(
-                    place, width, 0.8, left=start, color=colours[c], hatch=hatches[c], edgecolor="white", lw=0.5
-                )
-        axes.set_title(plain(title))
+                axes.barh(place, width, 0.8, left=start, color=colours[c], hatch=hatches[c], edgecolor="white", lw=0.5)
+        axes.set_title(figure_text(title))
         axes.set_yticks(np.arange(len(ids)), [str(client) for client in ids])
         axes.set_xlim(0, 1)
         axes.set_ylim(len(ids) - 0.4, -0.6)
@@ -56,7 +54,7 @@ def draw_shares(methods: list[Method]) -> Figure | None:
     if few:
         names = class_names(first)
         handles = [Patch(facecolor=colours[c], hatch=hatches[c], edgecolor="white") for c in range(classes)]
-        named = [plain(name_of(names, c)) for c in range(classes)]
+        named = [figure_text(name_of(names, c)) for c in range(classes)]
         figure.legend(handles, named, loc="outside right upper", title="class")
     return figure
 
@@ -64,4 +62,4 @@ def draw_shares(methods: list[Method]) -> Figure | None:
 def _title(run: RunRecord) -> str:
     partition = run.recipe["partition"]
     alpha = partition.get("alpha")
-    return f"alpha {number(alpha)}" if alpha is not None else in_words(partition["name"])
+    return f"alpha {number(alpha)}" if alpha is not None else value_text(partition["name"])

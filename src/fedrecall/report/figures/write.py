@@ -15,7 +15,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedrecall.atomic_files import replace_file
 from fedrecall.errors import InputError
 from fedrecall.measure.metrics import metric_of
 from fedrecall.report.ablation import Ablation, ablations
@@ -23,8 +22,9 @@ from fedrecall.report.comparison import Method
 from fedrecall.report.curves import curve
 from fedrecall.report.figures.heatmaps import draw_heatmaps, probed_rounds
 from fedrecall.report.figures.shares import draw_shares
-from fedrecall.report.looks import Look
-from fedrecall.report.wording import plain
+from fedrecall.report.line_styles import LineStyle
+from fedrecall.report.wording import figure_text
+from fedrecall.storage.atomic_files import replace_file
 
 FORMATS = ("png", "svg", "pdf")
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -119,9 +119,9 @@ def _draw_line(axes: Axes, method: Method, key: str) -> None:
     )
 
 
-def _line_style(look: Look, label: str) -> dict[str, Any]:
+def _line_style(look: LineStyle, label: str) -> dict[str, Any]:
     return {
-        "label": plain(label),
+        "label": figure_text(label),
         "color": look.colour,
         "ls": DASHES[look.dash],
         "lw": 1.6,

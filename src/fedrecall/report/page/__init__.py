@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fedrecall.report.page.page import write_page, write_report
+from fedrecall.report.page.page import write_page, write_report_page
 
-__all__ = ["write_page", "write_report"]
+__all__ = ["write_page", "write_report_page"]

@@ -13,8 +13,8 @@ import numpy as np
 from fedrecall.measure.metrics import metric_of
 from fedrecall.report.ablation import Ablation
 from fedrecall.report.comparison import Method
-from fedrecall.report.curves import Curve, curve, thin
-from fedrecall.report.looks import Look
+from fedrecall.report.curves import Curve, curve, thinned
+from fedrecall.report.line_styles import LineStyle
 from fedrecall.report.probe_views import (
     Clients,
     by_class,
@@ -41,12 +41,12 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
-def plain(values: np.ndarray, digits: int = 5) -> list[float | None]:
+def json_numbers(values: np.ndarray, digits: int = 5) -> list[float | None]:
     """Return numbers for JSON, with `digits` significant digits; None if not finite."""
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
-def line_of(look: Look) -> Figure:
+def line_of(look: LineStyle) -> Figure:
     return {"color": look.colour, "dash": look.dash, "width": 2.2}
 
 
@@ -56,7 +56,7 @@ def metric_figure(methods: list[Method], key: str, title: str) -> Figure | None:
     None if no method has more than one round of it: single dots show no more than the table.
     """
     found = [(position, method, curve(method, key)) for position, method in enumerate(methods)]
-    drawn = [(position, method, thin(line)) for position, method, line in found if line is not None]
+    drawn = [(position, method, thinned(line)) for position, method, line in found if line is not None]
     if not any(len(line.rounds) > 1 for _, _, line in drawn):
         return None
     traces = [trace for position, method, line in drawn for trace in _curve_traces(position, method, line, key)]
@@ -73,12 +73,12 @@ def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list
     factor, rounds, traces = metric_of(key).factor, drawn.rounds.tolist(), []
     if drawn.low is not None and drawn.high is not None:
         edge = {"x": rounds, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "meta": position}
-        traces.append({**edge, "y": plain(factor * drawn.low)})
+        traces.append({**edge, "y": json_numbers(factor * drawn.low)})
         filled = {"fill": "tonexty", "fillcolor": f"{method.look.colour}33"}
-        traces.append({**edge, "y": plain(factor * drawn.high), **filled})
+        traces.append({**edge, "y": json_numbers(factor * drawn.high), **filled})
     line = {
         "x": rounds,
-        "y": plain(factor * drawn.mean),
+        "y": json_numbers(factor * drawn.mean),
         **_trace_style(position, method, len(rounds), marker=6),
         "hovertemplate": number_format(key),
     }
@@ -118,7 +118,7 @@ def class_figure(methods: list[Method]) -> Figure | None:
     columns = [name_of(names, c) for c in range(max(map(len, values)))]
     trace = {
         "type": "heatmap",
-        "z": [plain(100 * row, 4) for row in values],
+        "z": [json_numbers(100 * row, 4) for row in values],
         "x": [escape(name) for name in unique(columns)],
         "y": rows,
         "coloraxis": "coloraxis",
@@ -159,7 +159,7 @@ def _bars(run: RunRecord, clients: Clients) -> Figure:
     trace = {
         "type": "bar",
         "orientation": "h",
-        "x": plain(100 * values, 4),
+        "x": json_numbers(100 * values, 4),
         "y": [f"client {client}" for client in ids],
         "marker": {"color": [LOST if value >= 0 else GAINED for value in values]},
         "customdata": details,
@@ -188,7 +188,7 @@ def client_accuracy_figure(methods: list[Method]) -> Figure | None:
         traces.append(
             {
                 "x": [100 * (rank + 0.5) / len(pairs) for rank in range(len(pairs))],
-                "y": plain(100 * np.array([value for value, _ in pairs])),
+                "y": json_numbers(100 * np.array([value for value, _ in pairs])),
                 "text": [f"client {client}: {escape(labels.get(client, ''))}".rstrip(": ") for _, client in pairs],
                 **_trace_style(position, method, len(pairs), marker=5),
                 "hovertemplate": "%{y:.1f} % (%{text})",
@@ -212,7 +212,7 @@ def share_figure(run: RunRecord) -> Figure | None:
     shares = counts[chosen] / np.maximum(counts[chosen].sum(axis=1, keepdims=True), 1)
     trace = {
         "type": "heatmap",
-        "z": [plain(100 * row, 3) for row in shares],
+        "z": [json_numbers(100 * row, 3) for row in shares],
         "x": [escape(name) for name in unique([name_of(names, c) for c in range(counts.shape[1])])],
         "y": [f"client {client}" for client in chosen],
         "customdata": [[escape(label_set(row, names))] * counts.shape[1] for row in counts[chosen]],
@@ -241,8 +241,8 @@ def ablation_figure(ablation: Ablation) -> Figure:
         traces.append(
             {
                 "x": series.x,
-                "y": plain(100 * np.array(series.mean)),
-                "error_y": {"type": "data", "array": plain(100 * np.array(spread)), "visible": any(spread)},
+                "y": json_numbers(100 * np.array(series.mean)),
+                "error_y": {"type": "data", "array": json_numbers(100 * np.array(spread)), "visible": any(spread)},
                 "name": escape(series.label),
                 "mode": "lines+markers",
                 "line": line_of(series.method.look),

@@ -14,24 +14,24 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedrecall.atomic_files import remove_dead_versions, write_text
+from fedrecall.config.titles import Titles
 from fedrecall.errors import InputError
 from fedrecall.measure.metrics import METRICS, SUMMARY, metric_of
 from fedrecall.report import probe_views as matrices
 from fedrecall.report.ablation import ablations
-from fedrecall.report.comparison import Method, group
-from fedrecall.report.curves import measured
+from fedrecall.report.comparison import Method, group_methods
+from fedrecall.report.curves import measured_metrics
 from fedrecall.report.diagnosis import saved_sentences
 from fedrecall.report.headline import NOT_WORSE, headline, tiles
 from fedrecall.report.page import charts
 from fedrecall.report.paper_results import published
-from fedrecall.report.table_texts import as_csv, as_latex
+from fedrecall.report.table_texts import result_csv, result_latex
 from fedrecall.report.tables import TABLE_WORDS, card_lines, final_rounds, mean_and_deviation, result_table
 from fedrecall.report.warnings import Warning, warnings
 from fedrecall.report.what_was_run import what_was_run
 from fedrecall.report.wording import join_words, thing_name
-from fedrecall.runs.reader import RunRecord, find_runs, load
-from fedrecall.titles import Titles
+from fedrecall.runs.reader import RunRecord, find_runs, load_run
+from fedrecall.storage.atomic_files import remove_dead_versions, write_text
 from fedrecall.version import __version__
 
 # The first metrics in the page's chooser, in order; others follow.
@@ -39,9 +39,9 @@ FIRST = ("val_accuracy", "test_accuracy", "val_accuracy_mean", "val_accuracy_wor
 DASH_ARRAYS = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "8 3 2 3"}
 
 
-def write_report(runs: list[Path], out: Path, titles: Titles) -> Path:
+def write_report_page(runs: list[Path], out: Path, titles: Titles) -> Path:
     """Write the page about the runs in these folders to `out`."""
-    return write_page(group([load(path) for path in find_runs(runs)], titles), out)
+    return write_page(group_methods([load_run(path) for path in find_runs(runs)], titles), out)
 
 
 def write_page(methods: list[Method], out: Path) -> Path:
@@ -63,7 +63,7 @@ def page(methods: list[Method]) -> str:
     data = page_data(methods)
     table, found = result_table(methods), warnings(methods)
     shared, own = what_was_run(methods)
-    data["copies"] = {"csv": as_csv(table), "latex": as_latex(table)}
+    data["copies"] = {"csv": result_csv(table), "latex": result_latex(table)}
     environment = Environment(
         loader=PackageLoader("fedrecall.report.page", "."),
         autoescape=True,
@@ -111,7 +111,7 @@ def page_data(methods: list[Method]) -> dict[str, Any]:
         "classes": charts.class_figure(methods),
         "client-accuracy": charts.client_accuracy_figure(methods),
     }
-    keys = [key for key in measured(methods) if key != "lr"] + ["lr"]
+    keys = [key for key in measured_metrics(methods) if key != "lr"] + ["lr"]
     keys.sort(key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST))
     metrics = {}
     for key in keys:
@@ -200,9 +200,7 @@ def partitions(methods: list[Method]) -> list[tuple[RunRecord, str]]:
             if run.card:
                 names = users.setdefault(str(run.card.get("digest")), (run, []))[1]
                 names += [method.label] if method.label not in names else []
-    return [(run, join_words(names) if len(names) < len(methods) else "") for run, names in users.values()][
-        :MOST_CARDS
-    ]
+    return [(run, join_words(names) if len(names) < len(methods) else "") for run, names in users.values()][:MOST_CARDS]
 
 
 MOST_CARDS = 6  # of partitions; cards of more seeds add nothing

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedrecall.client.lanes.kernels.ir import ZERO, Function, Number, evenly
-from fedrecall.client.lanes.kernels.kit import Kit, Positions, row_of
+from fedrecall.client.lanes.kernels.context import KernelContext, Positions, row_address
+from fedrecall.client.lanes.kernels.ir import ZERO, Function, Number, even_blocks
 from fedrecall.client.lanes.kernels.layers import Convolution, Grid
 from fedrecall.client.lanes.kernels.products import Begin, End, by_stretches, outer, stretch_of
 
@@ -17,7 +17,7 @@ Useful = Callable[[Number, int], tuple[Number, Number]]
 
 
 @dataclass(frozen=True)
-class Walk:
+class WeightStrides:
     """Strides of the weights between outputs, channels, rows of taps, and taps."""
 
     output: int
@@ -27,7 +27,7 @@ class Walk:
 
 
 def every_block(
-    kit: Kit, f: Function, groups: int, outputs: int, body: Callable[[Number, Number, int], object]
+    kit: KernelContext, f: Function, groups: int, outputs: int, body: Callable[[Number, Number, int], object]
 ) -> None:
     """Emit body(group, first, count) for blocks of each group's output channels, and for parts of units."""
     most, _ = kit.block(outputs, MANY)
@@ -39,17 +39,17 @@ def every_block(
 
 
 @dataclass(frozen=True)
-class Row:
+class OutputRow:
     """A row of a convolution's output, for a block of channels and a part of the units."""
 
-    kit: Kit
+    kit: KernelContext
     f: Function
     outputs: int  # channels of the block
     at: Positions
     x: str  # address of the pixel under the first tap, in the first input channel
     steps: tuple[int, int]  # units between channels and between rows of x
     w: str  # address of the first tap's weight, of the first output and channel
-    walk: Walk
+    walk: WeightStrides
     kernel: tuple[int, int]
     rows: Number  # number of rows of taps; rows outside x are left out
     useful: Useful
@@ -72,7 +72,7 @@ class Row:
         """Positions of a block of sums: large blocks are faster, but need more taps at the edges."""
 
         def work(most: int) -> float:
-            blocks = evenly(self.at.length, most)
+            blocks = even_blocks(self.at.length, most)
             each = [(first, size) for s, count, size in blocks for first in range(s, s + count * size, size)]
             return sum(int(self.useful(*block)[1]) * self.kit.cost(self.outputs, block[1]) for block in each)
 
@@ -128,7 +128,7 @@ class Row:
         return f.loop(taps, tap, sums)
 
 
-def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
+def forward(kit: KernelContext, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
     """Return the kernel of y = ReLU(bias + w * x) for a chunk.
 
     for group, block of outputs, part, row:
@@ -137,7 +137,7 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
     f = Function(kit.module, name, "px", "pw", "pb", "py")
     inputs, outputs = c.group
     at = Positions.between(kit.chunk, y.width, c.stride[1] * x.pitch, y.right)
-    walk = Walk(inputs * c.taps, 1, c.kernel[1] * inputs, inputs)
+    walk = WeightStrides(inputs * c.taps, 1, c.kernel[1] * inputs, inputs)
 
     def block(group: Number, first: Number, count: int) -> None:
         o = f.index((group, outputs), first)
@@ -145,10 +145,10 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
         bias = [ZERO if c.bias is None else kit.weight(f, "%pb", o, q) for q in range(count)]
 
         def row(r: Number) -> None:
-            image = under_taps(f, c, x, f.index((group, inputs)), r)
-            to = row_of(f, "%py", y, o, r)
+            image = first_tap_address(f, c, x, f.index((group, inputs)), r)
+            to = row_address(f, "%py", y, o, r)
             steps, taps = (x.channel, x.row), (0, c.kernel[1])
-            Row(kit, f, count, at, image, steps, w, walk, c.kernel, c.kernel[0], lambda p, size: taps).store(
+            OutputRow(kit, f, count, at, image, steps, w, walk, c.kernel, c.kernel[0], lambda p, size: taps).store(
                 inputs,
                 out=lambda q, n, p: f.at(to, n, (p, at.target), q * y.channel),
                 begin=lambda q, n, p: bias[q],
@@ -161,13 +161,13 @@ def forward(kit: Kit, name: str, c: Convolution, x: Grid, y: Grid) -> Function:
     return f.done()
 
 
-def under_taps(f: Function, c: Convolution, x: Grid, channel: Number, row: Number) -> str:
+def first_tap_address(f: Function, c: Convolution, x: Grid, channel: Number, row: Number) -> str:
     """Return the address in x under the first tap, for the first position of an output row."""
     corner = x.start - c.padding[0] * x.row - c.padding[1] * x.pitch
     return f.at("%px", corner, (channel, x.channel), (row, c.stride[0] * x.row))
 
 
-def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Grid | None) -> Function:
+def input_gradient(kit: KernelContext, name: str, c: Convolution, g: Grid, dx: Grid, x: Grid | None) -> Function:
     """Return the kernel of the input gradient: g, the output gradient, convolved from the last tap to the first.
 
     `x`, if given, is the input, an output of ReLU: the gradient is zero where x is. Rows of taps outside g are
@@ -182,23 +182,23 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
     above, beside = kh - 1 - c.padding[0], kw - 1 - c.padding[1]
     height, width = dx.height - kh + 1 + 2 * c.padding[0], dx.width - kw + 1 + 2 * c.padding[1]  # of stride 1
     at = Positions.between(kit.chunk, dx.width, kit.chunk, dx.right)
-    useful = meeting(f, kw, beside, width, kit.chunk if at.lines == 1 else 1)
-    walk = Walk(1, inputs * c.taps, -kw * inputs, -inputs)
+    useful = overlapping_taps(f, kw, beside, width, kit.chunk if at.lines == 1 else 1)
+    walk = WeightStrides(1, inputs * c.taps, -kw * inputs, -inputs)
 
     def row(group: Number, i: Number, count: int, w: str, r: Number) -> None:
         skipped = f.larger(f.index((r, -1), above), 0)
         rows = f.index(f.smaller(kh, f.index((r, -1), height + above)), (skipped, -1))
         source = f.at("%pg", (group, outputs * g.channel), (r, g.row), (skipped, g.row), -above * g.row)
         w = kit.weight_at(f, w, (skipped, walk.row))
-        to = row_of(f, "%pdx", dx, i, r)
-        on = row_of(f, "%px", x, i, r) if x else ""
+        to = row_address(f, "%pdx", dx, i, r)
+        on = row_address(f, "%px", x, i, r) if x else ""
 
         def masked(value: str, q: int, n: Number, p: Number) -> str:
             if x is None:
                 return value
             return f.where_positive(f.load(f.at(on, n, (p, at.source), q * x.channel)), value)
 
-        Row(kit, f, count, at, source, (g.channel, g.row), w, walk, c.kernel, rows, useful).store(
+        OutputRow(kit, f, count, at, source, (g.channel, g.row), w, walk, c.kernel, rows, useful).store(
             outputs,
             out=lambda q, n, p: f.at(to, n, (p, at.target), q * dx.channel),
             begin=lambda q, n, p: ZERO,
@@ -214,7 +214,7 @@ def input_gradient(kit: Kit, name: str, c: Convolution, g: Grid, dx: Grid, x: Gr
     return f.done()
 
 
-def meeting(f: Function, taps: int, beside: int, width: int, samples: int) -> Useful:
+def overlapping_taps(f: Function, taps: int, beside: int, width: int, samples: int) -> Useful:
     """Return the function that selects the taps that overlap a row of `width` pixels. At position 0 the row starts
     `beside` taps after the first one; `samples` positions share a pixel."""
 
@@ -226,7 +226,7 @@ def meeting(f: Function, taps: int, beside: int, width: int, samples: int) -> Us
     return useful
 
 
-def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Function:
+def weight_gradient(kit: KernelContext, name: str, c: Convolution, x: Grid, g: Grid) -> Function:
     """Return the kernel that adds dw and db of a chunk; g is the gradient of the output before ReLU.
 
     for row of g, group, block of outputs, input, row of taps, part:
@@ -238,7 +238,7 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
     at = Positions.between(kit.chunk, g.width, c.stride[1] * x.pitch, g.right)
 
     def bias(o: Number, row: Number) -> None:
-        values = row_of(f, "%pg", g, o, row)
+        values = row_address(f, "%pg", g, o, row)
 
         def term(n: Number, p: Number, total: str) -> list[str]:
             return [f.add(total, f.load(f.at(values, n, (p, at.target))))]
@@ -249,8 +249,8 @@ def weight_gradient(kit: Kit, name: str, c: Convolution, x: Grid, g: Grid) -> Fu
         o = f.index((group, outputs), first)
         start = f.at("%pdw", (o, inputs * c.taps), i, (ky, kw * inputs))
         places = [f.at(start, q * inputs * c.taps + t * inputs) for t in range(kw) for q in range(count)]
-        image = f.at(under_taps(f, c, x, f.index((group, inputs), i), row), (ky, x.row))
-        values = row_of(f, "%pg", g, o, row)
+        image = f.at(first_tap_address(f, c, x, f.index((group, inputs), i), row), (ky, x.row))
+        values = row_address(f, "%pg", g, o, row)
 
         def term(n: Number, p: Number, *sums: str) -> list[str]:
             gs = [f.load(f.at(values, n, (p, at.target), q * g.channel)) for q in range(count)]

@@ -29,10 +29,10 @@ def real(value: float) -> str:
     return f"0x{struct.unpack('>Q', struct.pack('>d', rounded))[0]:016X}"
 
 
-def evenly(total: int, most: int) -> list[tuple[int, int, int]]:
+def even_blocks(total: int, most: int) -> list[tuple[int, int, int]]:
     """Split `total` into nearly equal blocks of at most `most`; return (first, number, size) for each size.
 
-    >>> evenly(10, 4)
+    >>> even_blocks(10, 4)
     [(0, 1, 4), (4, 2, 3)]
     """
     count = -(-total // most)
@@ -178,9 +178,7 @@ class Function:
         name = f"@llvm.masked.store.v{self.lanes}f32.p0"
         self.module.declared.add(f"declare void {name}({self.vector}, ptr, i32 immarg, {self.mask})")
         own = ", ".join(f"i32 {lane * FLOAT}" for lane in range(self.lanes))
-        kept = self.op(
-            f"icmp slt {self.whole} <{own}>, {self._whole(self.index(count * FLOAT, (self._part, -1)))}"
-        )
+        kept = self.op(f"icmp slt {self.whole} <{own}>, {self._whole(self.index(count * FLOAT, (self._part, -1)))}")
         self.do(f"call void {name}({self.vector} {value}, ptr {address}, i32 {FLOAT}, {self.mask} {kept})")
 
     def copy(self, kind: str, source: str, target: str) -> None:
@@ -344,5 +342,5 @@ class Function:
 
     def blocks(self, total: int, most: int, body: Callable[[Number, int], object]) -> None:
         """Emit body(first, size) for nearly equal blocks of at most `most`; sizes are known at code generation."""
-        for start, count, size in evenly(total, most):
+        for start, count, size in even_blocks(total, most):
             self.loop(count, lambda i, start=start, size=size: body(self.index((i, size), start), size))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedrecall.client.lanes.kernels.context import KernelContext
 from fedrecall.client.lanes.kernels.ir import FLOAT, LANES, ZERO, Function, Number
-from fedrecall.client.lanes.kernels.kit import Kit
 from fedrecall.client.lanes.kernels.layers import Linear
 from fedrecall.client.lanes.kernels.products import Factor, Product
 from fedrecall.client.lanes.kernels.vectors import Give
 
 
-def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:
+def forward(kit: KernelContext, name: str, c: Linear, units: int) -> Function:
     """Return the kernel of y = ReLU(bias + w x).
 
     for output, unit:
@@ -27,7 +27,7 @@ def forward(kit: Kit, name: str, c: Linear, units: int) -> Function:
     return f.done()
 
 
-def input_gradient(kit: Kit, name: str, c: Linear, units: int, *, after_relu: bool) -> Function:
+def input_gradient(kit: KernelContext, name: str, c: Linear, units: int, *, after_relu: bool) -> Function:
     """Return the kernel of dx = w^T g, which is zero where x is if x is an output of ReLU.
 
     for feature, unit:
@@ -43,7 +43,7 @@ def input_gradient(kit: Kit, name: str, c: Linear, units: int, *, after_relu: bo
     return f.done()
 
 
-def weight_gradient(kit: Kit, name: str, c: Linear, units: int, give: Give) -> Function:
+def weight_gradient(kit: KernelContext, name: str, c: Linear, units: int, give: Give) -> Function:
     """Return the kernel of dw = g x^T and db with a client per lane, each passed to `give` at once.
 
     for output, feature:
@@ -65,7 +65,7 @@ def bias_sum(f: Function, o: Number, units: int) -> str:
     return f.loop(units, lambda u, s: [f.add(s, f.load(f.at("%pg", (o, units), u)))], [ZERO])[0]
 
 
-def turned(kit: Kit, name: str, c: Linear, units: int) -> Function:
+def turned(kit: KernelContext, name: str, c: Linear, units: int) -> Function:
     """Return the kernel that transposes x to [sample][feature], padded to whole units of features.
 
     for group of features, unit
@@ -82,7 +82,7 @@ def turned(kit: Kit, name: str, c: Linear, units: int) -> Function:
     return f.done()
 
 
-def weight_gradient_of_one(kit: Kit, name: str, c: Linear, units: int) -> Function:
+def weight_gradient_of_one(kit: KernelContext, name: str, c: Linear, units: int) -> Function:
     """Return the kernel of dw = g x^T with a sample per lane: from the transposed x to a plain vector.
 
     for output, group of sixteen features:
@@ -106,7 +106,7 @@ def weight_gradient_of_one(kit: Kit, name: str, c: Linear, units: int) -> Functi
     return f.done()
 
 
-def bias_gradient(kit: Kit, name: str, c: Linear, units: int) -> Function:
+def bias_gradient(kit: KernelContext, name: str, c: Linear, units: int) -> Function:
     """Return the kernel of db in each lane.
 
     for output, unit

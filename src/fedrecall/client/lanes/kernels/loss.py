@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from fedrecall.client.lanes.kernels.context import KernelContext
 from fedrecall.client.lanes.kernels.ir import ZERO, Function, Number
-from fedrecall.client.lanes.kernels.kit import Kit
 
 
-def loss(kit: Kit, name: str, classes: int, units: int) -> Function:
+def loss(kit: KernelContext, name: str, classes: int, units: int) -> Function:
     """Return the kernel of softmax cross-entropy of z + offset: g = scale (softmax - one_hot(label)). In lanes
     with non-zero `pactive`, `ploss` += the sum over units of scale (log sum exp(z + offset) - z[label]).
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedrecall.client.lanes.kernels.context import KernelContext, row_address
 from fedrecall.client.lanes.kernels.ir import LANES, ZERO, Function, Number, Term
-from fedrecall.client.lanes.kernels.kit import Kit, row_of
 from fedrecall.client.lanes.kernels.layers import Grid, Pooling
 
 
-def forward(kit: Kit, name: str, p: Pooling, x: Grid, y: Grid) -> Function:
+def forward(kit: KernelContext, name: str, p: Pooling, x: Grid, y: Grid) -> Function:
     """Return the kernel of y = ReLU(max or mean of each window of x); a max also stores its index, the seat.
 
     for channel, row, column, sample:
@@ -20,27 +20,27 @@ def forward(kit: Kit, name: str, p: Pooling, x: Grid, y: Grid) -> Function:
 
     def window(channel: Number, row: Number, column: Number, n: Number) -> None:
         first = f.index((row, p.stride[0]))
-        corner = f.at(row_of(f, "%px", x, channel, first), (column, p.stride[1] * x.right), n)
+        corner = f.at(row_address(f, "%px", x, channel, first), (column, p.stride[1] * x.right), n)
         result, *others = [f.load(f.at(corner, i * x.down + j * x.right)) for i, j in seats]
         if p.largest:
             seat = ZERO
             for s, value in enumerate(others, 1):
                 here = f.either(f.compare("ogt", value, result), f.compare("uno", value, value))  # as in torch
                 result, seat = f.select(here, value, result), f.select_whole(here, f.whole_constant(s), seat)
-            f.store_seats(seat, f.at("%pseats", *seat_at(kit, y, channel, row, column, n), size=LANES))
+            f.store_seats(seat, f.at("%pseats", *seat_address(kit, y, channel, row, column, n), size=LANES))
         else:
             for value in others:
                 result = f.add(result, value)
             result = f.mul(result, f.constant(1 / len(seats)))
         if p.relu:
             result = f.where_positive(result, result)
-        f.store(result, f.at(row_of(f, "%py", y, channel, row), (column, y.right), n))
+        f.store(result, f.at(row_address(f, "%py", y, channel, row), (column, y.right), n))
 
     every_pixel(kit, f, y, window)
     return f.done()
 
 
-def backward(kit: Kit, name: str, p: Pooling, g: Grid, dx: Grid, x: Grid | None) -> Function:
+def backward(kit: KernelContext, name: str, p: Pooling, g: Grid, dx: Grid, x: Grid | None) -> Function:
     """Return the kernel of the input gradient. Pixels of no window are never written and stay zero.
 
     `x`, if given, is the input, an output of ReLU: the gradient is zero where x is.
@@ -55,15 +55,15 @@ def backward(kit: Kit, name: str, p: Pooling, g: Grid, dx: Grid, x: Grid | None)
         f.loop(dx.size, lambda i: f.store(ZERO, f.at("%pdx", i)))
 
     def window(channel: Number, row: Number, column: Number, n: Number) -> None:
-        value = f.load(f.at(row_of(f, "%pg", g, channel, row), (column, g.right), n))
+        value = f.load(f.at(row_address(f, "%pg", g, channel, row), (column, g.right), n))
         seat = ""
         if p.largest:
-            seat = f.load_seats(f.at("%pseats", *seat_at(kit, g, channel, row, column, n), size=LANES))
+            seat = f.load_seats(f.at("%pseats", *seat_address(kit, g, channel, row, column, n), size=LANES))
         else:
             value = f.mul(value, f.constant(1 / len(seats)))
         first = f.index((row, p.stride[0]))
-        corner = f.at(row_of(f, "%pdx", dx, channel, first), (column, p.stride[1] * dx.right), n)
-        on = f.at(row_of(f, "%px", x, channel, first), (column, p.stride[1] * x.right), n) if x else ""
+        corner = f.at(row_address(f, "%pdx", dx, channel, first), (column, p.stride[1] * dx.right), n)
+        on = f.at(row_address(f, "%px", x, channel, first), (column, p.stride[1] * x.right), n) if x else ""
         for s, (i, j) in enumerate(seats):
             part = f.select(f.equal(seat, s), value, ZERO) if p.largest else value
             if x:
@@ -75,7 +75,9 @@ def backward(kit: Kit, name: str, p: Pooling, g: Grid, dx: Grid, x: Grid | None)
     return f.done()
 
 
-def every_pixel(kit: Kit, f: Function, grid: Grid, body: Callable[[Number, Number, Number, Number], None]) -> None:
+def every_pixel(
+    kit: KernelContext, f: Function, grid: Grid, body: Callable[[Number, Number, Number, Number], None]
+) -> None:
     """Emit body(channel, row, column, sample) for every pixel of a chunk."""
 
     def row(c: Number, r: Number) -> None:
@@ -84,6 +86,6 @@ def every_pixel(kit: Kit, f: Function, grid: Grid, body: Callable[[Number, Numbe
     f.loop(grid.channels, lambda c: f.loop(grid.height, lambda r: row(c, r)))
 
 
-def seat_at(kit: Kit, y: Grid, channel: Number, row: Number, column: Number, n: Number) -> list[Term]:
+def seat_address(kit: KernelContext, y: Grid, channel: Number, row: Number, column: Number, n: Number) -> list[Term]:
     line = y.width * kit.chunk
     return [(channel, y.height * line), (row, line), (column, kit.chunk), n]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fedrecall.client.lanes.kernels.context import KernelContext
 from fedrecall.client.lanes.kernels.ir import FLOAT, LANES, UNIT, Function, Number
-from fedrecall.client.lanes.kernels.kit import Kit
 
 NEAR = 256  # units that fit in the L1 cache, with room for other data
 FEW = 640  # units up to which no stretches are needed
@@ -71,7 +71,7 @@ class Factor:
 class Product:
     """sums[row][column] = the sum over k < depth of left[row][k] right[column][k]."""
 
-    kit: Kit
+    kit: KernelContext
     f: Function
     left: Factor
     right: Factor

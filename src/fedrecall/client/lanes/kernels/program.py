@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
-from fedrecall.client.lanes.kernels import convolution, entry, linear, pooling
+from fedrecall.client.lanes.kernels import convolution, linear, pooling, sample_loading
+from fedrecall.client.lanes.kernels.context import KernelContext, Machine
 from fedrecall.client.lanes.kernels.ir import ADDRESS, LANES, UNIT, Function, Number
-from fedrecall.client.lanes.kernels.kit import Kit, Machine
 from fedrecall.client.lanes.kernels.layers import (
     Chain,
     Convolution,
@@ -52,7 +52,7 @@ class Program(ABC):
 
     def __init__(self, chain: Chain, units: int, machine: Machine, *, pixels: bool, clients: bool) -> None:
         self.chain, self.units, self.spatial = chain, units, with_pooling_last(chain.spatial)
-        self.kit = Kit(clients, chunk_of(chain, units), machine)
+        self.kit = KernelContext(clients, chunk_of(chain, units), machine)
         self.chunks = units // self.kit.chunk
         self.scratch_bytes = 0
         learning = [j for j, layer in enumerate(self.spatial) if isinstance(layer, Convolution)]
@@ -129,7 +129,7 @@ class Program(ABC):
         self.at_g = [self.room(grid.size) for grid in self.gradients[:last]]
         for places in (self.at_x, self.at_g):  # features of all chunks
             places.append(self.room(whole_units(self.chain.features) * self.units, step=self.kit.chunk * UNIT))
-        self.gather = entry.gather(self.kit, "gather", self.chain.sample, self.grids[0], pixels=pixels)
+        self.gather = sample_loading.gather(self.kit, "gather", self.chain.sample, self.grids[0], pixels=pixels)
         for j, layer in enumerate(self.spatial):
             if isinstance(layer, Convolution):
                 self._write_convolution(j, layer)

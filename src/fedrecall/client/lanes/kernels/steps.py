@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedrecall.client.lanes.kernels import entry, linear, vectors
+from fedrecall.client.lanes.kernels import linear, sample_loading, vectors
+from fedrecall.client.lanes.kernels.context import Machine
 from fedrecall.client.lanes.kernels.ir import ADDRESS, FLOAT, LANES, ZERO, Function, Number
-from fedrecall.client.lanes.kernels.kit import Machine
 from fedrecall.client.lanes.kernels.layers import Chain, Linear
 from fedrecall.client.lanes.kernels.loss import loss
 from fedrecall.client.lanes.kernels.program import Call, Place, Program, whole_units
@@ -87,8 +87,11 @@ class ClientsProgram(Program):
     def _step(self) -> Function:
         """Return the kernel of one step of sixteen clients; `prate` holds each lane's rate and activity flag."""
         kit, units = self.kit, self.units
-        move = vectors.move(kit, "move", self._update)
-        choose, of_logits = entry.choose(kit, "choose", units), loss(kit, "loss", self.chain.outputs, units)
+        move = vectors.pass_on_sums(kit, "move", self._update)
+        choose, of_logits = (
+            sample_loading.select_samples(kit, "choose", units),
+            loss(kit, "loss", self.chain.outputs, units),
+        )
         chosen, labels = self.room((units + 1) * LANES, ADDRESS), self.room(units)
         f = Function(kit.module, "step", *OF_GROUP, "prate", *OF_ALL)
         rows, at_labels = chosen.address(f, 0), labels.address(f, 0)
@@ -110,7 +113,7 @@ class ClientsProgram(Program):
             for step
         """
         kit, chain = self.kit, self.chain
-        start = vectors.start(kit, "start", chain.parameters, (self.vectors - 1) * chain.parameters)
+        start = vectors.copy_weights(kit, "start", chain.parameters, (self.vectors - 1) * chain.parameters)
         add_up, rate = vectors.add_up(kit, "add_up", chain.parameters), self.room(2)
         own = ("psteps", "plr", "pstart", "pshare", "psums", "isteps", "ibegun", "igroups", "ifirst", "ilast")
         f = Function(kit.module, "run", *OF_GROUP, *OF_ALL, *own)

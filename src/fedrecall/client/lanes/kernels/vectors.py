@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedrecall.client.lanes.kernels.context import KernelContext
 from fedrecall.client.lanes.kernels.ir import FLOAT, LANES, ZERO, Function, Number
-from fedrecall.client.lanes.kernels.kit import Kit
 
 Give = Callable[[Function, str, Number], None]  # consumes a gradient and its index in the vector
 
@@ -29,7 +29,7 @@ def update(f: Function, g: str, at: Number, *, momentum: float, decay: float, ve
     f.store(f.fma(rate, g, w), place)
 
 
-def start(kit: Kit, name: str, count: int, cleared: int) -> Function:
+def copy_weights(kit: KernelContext, name: str, count: int, cleared: int) -> Function:
     """Return the kernel that copies `count` floats to every lane and clears `cleared` units after them."""
     f = Function(kit.module, name, "pfrom", "pw")
     f.loop(count, lambda i: f.store(f.spread(f.at("%pfrom", i, size=FLOAT)), f.at("%pw", i)))
@@ -38,7 +38,7 @@ def start(kit: Kit, name: str, count: int, cleared: int) -> Function:
     return f.done()
 
 
-def add_up(kit: Kit, name: str, count: int) -> Function:
+def add_up(kit: KernelContext, name: str, count: int) -> Function:
     """Return the kernel of sums += the sum over lanes of share w; `count` is a multiple of sixteen.
 
     for group of sixteen units
@@ -48,13 +48,13 @@ def add_up(kit: Kit, name: str, count: int) -> Function:
 
     def group(i: Number) -> None:
         units = [f.mul(share, f.load(f.at("%pw", (i, LANES), r))) for r in range(LANES)]
-        f.store(f.add(f.load(f.at("%psums", i)), across(f, units)), f.at("%psums", i))
+        f.store(f.add(f.load(f.at("%psums", i)), lane_total(f, units)), f.at("%psums", i))
 
     f.loop(count // LANES, group)
     return f.done()
 
 
-def across(f: Function, units: list[str]) -> str:
+def lane_total(f: Function, units: list[str]) -> str:
     """Return the sum over lanes of each of sixteen units, by pairwise addition."""
     rows = f.transposed(units)
     while len(rows) > 1:
@@ -63,21 +63,21 @@ def across(f: Function, units: list[str]) -> str:
     return rows[0]
 
 
-def taken(f: Function, place: str) -> str:
+def take_sum(f: Function, place: str) -> str:
     """Return a complete sum, and reset it to zero."""
     value = f.load(place)
     f.store(ZERO, place)
     return value
 
 
-def move(kit: Kit, name: str, give: Give) -> Function:
+def pass_on_sums(kit: KernelContext, name: str, give: Give) -> Function:
     """Return the kernel that passes consecutive sums, for the parameters from `ifirst` on, to `give`."""
     f = Function(kit.module, name, "psums", "pw", "prate", "ifirst", "icount")
-    f.loop("%icount", lambda i: give(f, taken(f, f.at("%psums", i)), f.index("%ifirst", i)))
+    f.loop("%icount", lambda i: give(f, take_sum(f, f.at("%psums", i)), f.index("%ifirst", i)))
     return f.done()
 
 
-def lane_sums(kit: Kit, name: str) -> Function:
+def lane_sums(kit: KernelContext, name: str) -> Function:
     """Return the kernel that stores the sum over lanes of each unit as a float and resets the unit.
 
     for group of sixteen units
@@ -85,14 +85,14 @@ def lane_sums(kit: Kit, name: str) -> Function:
     f = Function(kit.module, name, "psums", "pto", "igroups")
 
     def group(i: Number) -> None:
-        units = [taken(f, f.at("%psums", (i, LANES), r)) for r in range(LANES)]
-        f.store(across(f, units), f.at("%pto", i))
+        units = [take_sum(f, f.at("%psums", (i, LANES), r)) for r in range(LANES)]
+        f.store(lane_total(f, units), f.at("%pto", i))
 
     f.loop("%igroups", group)
     return f.done()
 
 
-def decay(kit: Kit, name: str, count: int, share: float) -> Function:
+def decay(kit: KernelContext, name: str, count: int, share: float) -> Function:
     """Return the kernel of g += share w; `count` is a multiple of sixteen."""
     f = Function(kit.module, name, "pw", "pg")
 
@@ -104,7 +104,7 @@ def decay(kit: Kit, name: str, count: int, share: float) -> Function:
     return f.done()
 
 
-def descend(kit: Kit, name: str, count: int, momentum: float) -> Function:
+def descend(kit: KernelContext, name: str, count: int, momentum: float) -> Function:
     """Return the kernel of w += rate g, or w += rate v with v = momentum v + g; the rate is negative."""
     f = Function(kit.module, name, "pw", "pg", "pv", "prate")
     rate = f.spread("%prate")

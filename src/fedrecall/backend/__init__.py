@@ -1,0 +1,1 @@
+"""Torch as a run uses it: its global settings and the device."""

@@ -1,0 +1,1 @@
+"""Components of a recipe: building them by name, their options and display titles."""

@@ -1,0 +1,1 @@
+"""Safe reading and writing of files: atomic writes, bounded parsing, temporary folders."""
