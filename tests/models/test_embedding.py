@@ -199,7 +199,8 @@ def test_it_is_listed_under_its_name() -> None:
 
 def test_a_recipe_gives_the_vocabulary_and_may_switch_the_padding_off(tmp_path: Path) -> None:
     recipe = load_recipe(None, ["model={name: embedding, vocabulary: 9, padding: null}"])
-    assert recipe.model == {"name": "embedding", "vocabulary": 9, "dimension": 64, "padding": None}
+    wanted = {"name": "embedding", "vocabulary": 9, "dimension": 64, "padding": None}
+    assert recipe.model.items() >= wanted.items()
     (tmp_path / "again.yaml").write_text(recipe.yaml())
     assert load_recipe(str(tmp_path / "again.yaml")) == recipe
     with pytest.raises(InputError, match=r"'model\.vocabulary' is missing"):

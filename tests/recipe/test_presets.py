@@ -91,7 +91,7 @@ def test_every_switch_can_be_said_over_it_and_alone() -> None:
 def test_names_on_the_command_line_decide_which_switches_there_are() -> None:
     loaded = load_recipe("resnet18-cifar10", ["preset=authors", "data=cifar100", "model=lenet", "algorithm=scaffold"])
     assert loaded.data["normalisation"] == "cifar10"
-    assert loaded.model == {"name": "lenet"}
+    assert (loaded.model["name"], loaded.model["head"]) == ("lenet", "linear")
     assert loaded.local.weight_decay == 1e-5
     assert load_recipe("lenet-femnist-natural", ["preset=authors", "partition=natural"]).partition["name"] == "natural"
     assert "split" not in load_recipe("demo", ["preset=authors", "partition=iid"]).partition

@@ -11,6 +11,7 @@ from fedrecall import CrossEntropy, FedAvg, Local, Objective
 from fedrecall.client.lanes.lowering import Lowering, lower
 from fedrecall.core.vector import FlatModel
 from fedrecall.data.transform import Plain
+from fedrecall.models.heads import with_head
 from fedrecall.models.lenet import lenet
 from fedrecall.optimisers import SGD
 
@@ -42,6 +43,13 @@ NETS = {
             nn.AvgPool2d(2, 1), nn.Conv2d(5, 5, 2), nn.Flatten(),
         ),
     ),
+    "features of one length": (
+        (3, 4, 4),
+        lambda: with_head(
+            nn.Sequential(nn.Flatten(), nn.Linear(48, 19), nn.ReLU(), nn.Linear(19, 5)), "normalised", 3.0
+        ),
+    ),
+    "images of one length": ((20,), lambda: with_head(nn.Sequential(nn.Linear(20, 5)), "normalised")),
     "lenet": ((3, 32, 32), lambda: lenet((3, 32, 32), 5)),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from fedrecall.config.components import Section
 from fedrecall.models.embedding import MeanEmbedding, embedding
+from fedrecall.models.heads import with_head
 from fedrecall.models.lenet import LeNet, lenet
 from fedrecall.models.mlp import mlp
 from fedrecall.models.resnet import ResNet18, resnet18
@@ -21,4 +22,15 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 MODEL: Section[nn.Module] = Section("model", MODELS, supplied=frozenset({"sample_shape", "num_classes"}))
 
-__all__ = ["MODEL", "MODELS", "LeNet", "MeanEmbedding", "ResNet18", "embedding", "lenet", "mlp", "resnet18"]
+__all__ = [
+    "MODEL",
+    "MODELS",
+    "LeNet",
+    "MeanEmbedding",
+    "ResNet18",
+    "embedding",
+    "lenet",
+    "mlp",
+    "resnet18",
+    "with_head",
+]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedrecall.config.options import Size
 from fedrecall.errors import InputError
+from fedrecall.models.heads import HeadOption, ScaleOption, with_head
 
 
 class MeanEmbedding(nn.Module):
@@ -61,7 +62,9 @@ def embedding(
     vocabulary: Annotated[Size, "number of different token ids, that of the padding included"],
     dimension: Annotated[Size, "length of a token's vector"] = 64,
     padding: Annotated[int | None, "the id that fills up short texts and does not count; null: there is none"] = 0,
-) -> MeanEmbedding:
+    head: HeadOption = "linear",
+    scale: ScaleOption = 10.0,
+) -> nn.Module:
     """A linear layer on the mean of token vectors, for texts as token ids."""
     if len(sample_shape) != 1 or sample_shape[0] < 1:
         raise InputError(
@@ -72,4 +75,4 @@ def embedding(
             raise InputError(f"model.{key} is {given}; a number of at least 1 was expected")
     if padding is not None and not 0 <= padding < vocabulary:
         raise InputError(f"model.padding is {padding}; an id from 0 to {vocabulary - 1}, or null, was expected")
-    return MeanEmbedding(vocabulary, dimension, num_classes, padding)
+    return with_head(MeanEmbedding(vocabulary, dimension, num_classes, padding), head, scale)

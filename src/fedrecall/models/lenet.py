@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from fedrecall.config.titles import titled
 from fedrecall.errors import InputError
+from fedrecall.models.heads import HeadOption, ScaleOption, with_head
 
 
 class LeNet(nn.Module):
@@ -34,8 +35,11 @@ class LeNet(nn.Module):
 
 
 @titled("LeNet")
-def lenet(sample_shape: tuple[int, ...], num_classes: int) -> LeNet:
+def lenet(
+    sample_shape: tuple[int, ...], num_classes: int, head: HeadOption = "linear", scale: ScaleOption = 10.0
+) -> nn.Module:
     """LeNet for images of 28x28 or 32x32 pixels and any number of channels."""
     if len(sample_shape) != 3 or sample_shape[1:] not in ((28, 28), (32, 32)):
         raise InputError(f"model lenet takes images of 28x28 or 32x32, but a sample of this data is {sample_shape}")
-    return LeNet(sample_shape[0], num_classes, padding=2 if sample_shape[1] == 28 else 0)
+    model = LeNet(sample_shape[0], num_classes, padding=2 if sample_shape[1] == 28 else 0)
+    return with_head(model, head, scale)

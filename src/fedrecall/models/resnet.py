@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from fedrecall.config.options import Size
 from fedrecall.config.titles import titled
 from fedrecall.errors import InputError
+from fedrecall.models.heads import HeadOption, ScaleOption, with_head
 
 Norm = Literal["batch", "group", "none"]
 Variant = Literal["paper", "authors"]
@@ -132,7 +133,9 @@ def resnet18(
     norm: Annotated[Norm, "batch | group (2 groups) | none (convolutions have biases)"] = "batch",
     width: Annotated[Size, "channels of the first stage; the others have 2, 4 and 8 times as many"] = 64,
     variant: Annotated[Variant, "paper | authors: conv biases, AvgPool(3, 2) for global pooling"] = "paper",
-) -> ResNet18:
+    head: HeadOption = "linear",
+    scale: ScaleOption = 10.0,
+) -> nn.Module:
     """ResNet-18 for images of at least 16x16 pixels and any number of channels."""
     for key, given, known in (("norm", norm, get_args(Norm)), ("variant", variant, get_args(Variant))):
         if given not in known:
@@ -151,4 +154,4 @@ def resnet18(
         raise InputError(f"model.width is {width}; a width of at least 1 was expected")
     if norm == "group" and width % GROUPS:
         raise InputError(f"model.width is {width}; norm group needs a width that its {GROUPS} groups divide")
-    return ResNet18(sample_shape, num_classes, norm, width, variant)
+    return with_head(ResNet18(sample_shape, num_classes, norm, width, variant), head, scale)

@@ -34,6 +34,8 @@ LATER = [
     ImpliedValue("data", "augment", False, name="femnist"),
     ImpliedValue("evaluation", "prior", "as_trained"),
     ImpliedValue("objective", "prior", "uniform", name="wsm"),
+    *(ImpliedValue("model", "head", "linear", name=name) for name in ("lenet", "resnet18", "mlp", "embedding")),
+    *(ImpliedValue("model", "scale", 10.0, name=name) for name in ("lenet", "resnet18", "mlp", "embedding")),
 ]
 
 

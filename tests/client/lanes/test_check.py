@@ -75,7 +75,8 @@ def test_the_inputs_do_not_depend_on_weights_or_draws(name) -> None:
             assert torch.equal(getattr(before, key), getattr(after, key)), key
 
 
-@pytest.mark.parametrize("name", [name for name in NETS if name != "strides and groups"])  # a mean of three rows
+# A mean of three rows, and a square root, are not exact.
+@pytest.mark.parametrize("name", [name for name in NETS if name != "strides and groups" and "length" not in name])
 def test_sums_of_the_inputs_are_exact_in_float32(name) -> None:
     """So rounding decides no maximum and no sign, in whatever order numbers are added."""
     lowering, flat = given(name)
@@ -101,7 +102,7 @@ def nudged(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 WRONG = {  # where, what is put there, and the networks that meet it
-    "sums over samples": (vectors, "lane_total", halved, [*NETS]),
+    "sums over samples": (vectors, "lane_total", halved, [name for name in NETS if name != "images of one length"]),
     "the order of inputs": (sample_loading, "places_of", lambda right: lambda *of: right(*of)[::-1], [SMALL, "lenet"]),
     "exp": (loss_module, "exp", nudged, ["linear", "lenet"]),
     "the polynomial of exp": (loss_module, "EXP", lambda right: (0.1,) * len(right), ["linear", "lenet"]),

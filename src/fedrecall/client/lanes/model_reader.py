@@ -21,6 +21,7 @@ SAME = {aten.detach.default, aten.alias.default, aten.clone.default}  # values u
 RESHAPED = {aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default}
 MOST_SEATS = 255  # a byte holds the index of a window's largest pixel
 LAST_TWO = ([2, 3], [3, 2])
+ENDS_RESCALING = {aten.div.Tensor, aten.mul.Tensor}  # the first calls whose results are features again
 
 
 class UnsupportedError(Exception):
@@ -64,6 +65,7 @@ class Reader:
         self.places = {id(flat.parameters[slot.name]): slot.offset for slot in flat.parameter_slots}
         self.turned: dict[int, Tensor] = {}  # parameters, by the ids of their transposed views
         self.used: list[int] = []
+        self.rescaling = Rescaling()
         self._alive: list[Any] = []  # so that ids stay unique
         self._kinds: dict[Any, Callable[..., None]] = {
             aten.convolution.default: self._convolution,
@@ -86,6 +88,10 @@ class Reader:
             raise UnsupportedError("a weight that is not trained")
         if call is aten.empty_like.default:
             raise UnsupportedError("dropout, or another operation that makes a tensor of its own")
+        if self.rescaling.reads(call, args, result, self.value):
+            if call in ENDS_RESCALING:
+                self.value = result
+            return
         at = 1 if call is aten.addmm.default else 0
         if not args or len(args) <= at or args[at] is not self.value:
             raise UnsupportedError(f"{call} beside the one way from the input to the output")
@@ -101,6 +107,10 @@ class Reader:
         self.value = result[0] if isinstance(result, tuple) else result
 
     def chain(self, output: object) -> Chain:
+        if self.rescaling.take() != (0.0, 0.0):
+            raise UnsupportedError("features of one length that no linear layer follows")
+        if any(layer.length for layer in self.linear[:-1]):  # rounding could decide a sign behind it
+            raise UnsupportedError("features of one length before a layer that is not the last")
         if output is not self.value or self.value.ndim != 2:
             raise UnsupportedError("an output other than the last call's logits")
         layers: list[Layer] = [*self.spatial, *self.linear]
@@ -168,15 +178,55 @@ class Reader:
             raise UnsupportedError("a product with something other than a weight")
         place, bias_place = self._place(self.turned[id(w)]), self._place(bias)
         assert place is not None
-        self.linear.append(Linear(w.shape[0], w.shape[1], place, bias_place))
+        length, epsilon = self.rescaling.take()
+        self.linear.append(Linear(w.shape[0], w.shape[1], place, bias_place, length=length, epsilon=epsilon))
 
     def _relu(self, x: Tensor) -> None:
+        if self.rescaling.length:
+            raise UnsupportedError("ReLU of features that were scaled to one length")
         if self.linear:
             self.linear[-1] = replace(self.linear[-1], relu=True)
         elif self.spatial:
             self.spatial[-1] = replace(self.spatial[-1], relu=True)
         else:
             raise UnsupportedError("ReLU of the input")
+
+
+class Rescaling:
+    """Follows x / sqrt(sum x^2 + epsilon) * length, as `models.heads.of_length` computes it, before a linear layer."""
+
+    def __init__(self) -> None:
+        self.norm: object = None  # the latest value on the way from x^2 to the root
+        self.step = 0
+        self.length = self.epsilon = 0.0
+
+    def reads(self, call: Any, args: tuple[Any, ...], result: Any, value: Tensor) -> bool:
+        """Whether a call belongs to the pattern; `value` is the one value of the model's chain."""
+        step = self.step
+        if call is aten.pow.Tensor_Scalar and args[0] is value and args[1] == 2 and value.ndim == 2 and not self.length:
+            self.step = 1
+        elif call is aten.sum.dim_IntList and step == 1 and args[0] is self.norm and (*args[1:],) == ([1], True):
+            self.step = 2
+        elif call is aten.add.Tensor and step == 2 and args[0] is self.norm and isinstance(args[1], float):
+            self.step, self.epsilon = 3, args[1]
+        elif call is aten.sqrt.default and step == 3 and args[0] is self.norm:
+            self.step = 4
+        elif call is aten.div.Tensor and step == 4 and args[0] is value and args[1] is self.norm:
+            self.step, self.length = 5, 1.0
+        elif call is aten.mul.Tensor and step == 5 and args[0] is value and isinstance(args[1], float) and args[1] > 0:
+            self.step, self.length = 0, args[1]
+        else:
+            return False
+        self.norm = result
+        return True
+
+    def take(self) -> tuple[float, float]:
+        """Return the length and epsilon of the features so far, zero if they are not scaled, and begin anew."""
+        length, epsilon = self.length, self.epsilon
+        if self.step not in (0, 5):
+            raise UnsupportedError("a part of a rescaling")
+        self.step, self.length, self.epsilon = 0, 0.0, 0.0
+        return length, epsilon
 
 
 def pair(values: Any) -> tuple[int, int]:

@@ -230,6 +230,12 @@ class Function:
         self.module.declared.add(f"declare {v} {name}({v}, {v}, {v})")
         return self.op(f"call {v} {name}({v} {a}, {v} {b}, {v} {c})")
 
+    def sqrt(self, a: str) -> str:
+        """Return the square root, correctly rounded on every machine."""
+        name = f"llvm.sqrt.v{self.lanes}f32"
+        self.module.declared.add(f"declare {self.vector} @{name}({self.vector})")
+        return self.op(f"call {self.vector} @{name}({self.vector} {a})")
+
     def compare(self, how: str, a: str, b: str) -> str:
         return self.op(f"fcmp {how} {self.vector} {a}, {b}")
 

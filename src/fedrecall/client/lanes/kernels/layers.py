@@ -88,13 +88,15 @@ class Pooling:
 
 @dataclass(frozen=True)
 class Linear:
-    """Weights are [output][input]."""
+    """Weights are [output][input]. With `length`, inputs are first scaled to it: x length / sqrt(x^2 + epsilon)."""
 
     inputs: int
     outputs: int
     weight: int
     bias: int | None
     relu: bool = False
+    length: float = 0.0
+    epsilon: float = 0.0
 
 
 Spatial = Convolution | Pooling

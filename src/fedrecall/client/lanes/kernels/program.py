@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
-from fedrecall.client.lanes.kernels import convolution, linear, pooling, sample_loading
+from fedrecall.client.lanes.kernels import convolution, linear, pooling, rescaling, sample_loading
 from fedrecall.client.lanes.kernels.context import KernelContext, Machine
 from fedrecall.client.lanes.kernels.ir import ADDRESS, LANES, UNIT, Function, Number
 from fedrecall.client.lanes.kernels.layers import (
@@ -179,14 +179,30 @@ class Program(ABC):
         self.at_features, self.at_logits, self.at_logits_gradient = there[0], there[-1], back[-1]
         for i, c in enumerate(self.chain.linear):
             weight, x, g = self._parameter(c.weight), there[i], back[i + 1]
+            after_relu = self.chain.linear[i - 1].relu if i else self._after_relu(len(self.spatial))
+            learns_before = bool(i) or self.first < len(self.spatial)
+            dx, rescaled = back[i], list[Call]()
+            if c.length:
+                x, dx, rescaled = self._write_rescaling(i, c, x, dx, after_relu=after_relu)
+                after_relu = False
             kernel = linear.forward(self.kit, f"linear_{i}", c, self.units)
             self.features_there.append(Call(kernel, (x, weight, self._parameter(c.bias), there[i + 1])))
             calls = self.weight_calls(i, c, x, g)
-            if i or self.first < len(self.spatial):  # before the weights change
-                after_relu = self.chain.linear[i - 1].relu if i else self._after_relu(len(self.spatial))
+            if learns_before:  # before the weights change
                 kernel = linear.input_gradient(self.kit, f"linear_input_{i}", c, self.units, after_relu=after_relu)
-                calls.insert(0, Call(kernel, (g, weight, x, back[i])))
+                calls = [Call(kernel, (g, weight, x, dx)), *rescaled, *calls]
             self.features_back[:0] = calls
+
+    def _write_rescaling(
+        self, i: int, c: Linear, x: Place, dx: Place, *, after_relu: bool
+    ) -> tuple[Place, Place, list[Call]]:
+        """Return the places of the scaled features and of their gradient, and the calls from that gradient back."""
+        count = whole_units(c.inputs) * self.units
+        y, dy, inverses = self.room(count), self.room(count), self.room(self.units)
+        kernel = rescaling.forward(self.kit, f"rescaling_{i}", c, self.units)
+        self.features_there.append(Call(kernel, (x, y, inverses)))
+        kernel = rescaling.backward(self.kit, f"rescaling_input_{i}", c, self.units, after_relu=after_relu)
+        return y, dy, [Call(kernel, (dy, x, inverses, dx))]
 
     # Passes
 
