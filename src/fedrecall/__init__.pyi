@@ -3,11 +3,14 @@ from .algorithms import (
     GMA,
     Algorithm,
     Centralised,
+    FedACG,
     FedAdagrad,
     FedAdam,
     FedAvg,
     FedAvgM,
+    FedCM,
     FedCurv,
+    FedDisco,
     FedDyn,
     FedExP,
     FedNova,
@@ -33,7 +36,7 @@ from .data.partition import Classwise, Dirichlet, Iid, Natural, Partition, Shard
 from .data.transform import Images, Plain
 from .errors import InputError
 from .measure.watcher import Round, Watcher
-from .objectives import WSM, CrossEntropy, FedLC, FedNTD, FedRS, FedVLS, Mask, Objective
+from .objectives import WSM, CrossEntropy, FedDecorr, FedLC, FedLMD, FedNTD, FedRS, FedVLS, Mask, Objective
 from .optimisers import SGD, Optimiser
 from .participation import Participation, UniformSampling
 from .recipe.settings import Local
@@ -51,14 +54,19 @@ __all__ = [
     "CrossEntropy",
     "Diagnosis",
     "Dirichlet",
+    "FedACG",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedCM",
     "FedCurv",
+    "FedDecorr",
+    "FedDisco",
     "FedDyn",
     "FedExP",
     "FedLC",
+    "FedLMD",
     "FedNTD",
     "FedNova",
     "FedProx",

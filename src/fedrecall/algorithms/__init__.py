@@ -5,11 +5,14 @@ from __future__ import annotations
 from fedrecall.algorithms.base import Algorithm, LocalSteps, Population
 from fedrecall.algorithms.bounds import Centralised, LocalOnly
 from fedrecall.algorithms.context import ClientUpdate, ServerContext
+from fedrecall.algorithms.fedacg import FedACG
 from fedrecall.algorithms.fedadagrad import FedAdagrad
 from fedrecall.algorithms.fedadam import FedAdam
 from fedrecall.algorithms.fedavg import FedAvg
 from fedrecall.algorithms.fedavgm import FedAvgM
+from fedrecall.algorithms.fedcm import FedCM
 from fedrecall.algorithms.fedcurv import FedCurv
+from fedrecall.algorithms.feddisco import FedDisco
 from fedrecall.algorithms.feddyn import FedDyn
 from fedrecall.algorithms.fedexp import FedExP
 from fedrecall.algorithms.fednova import FedNova
@@ -34,6 +37,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedexp": FedExP,
     "gma": GMA,
     "fedcurv": FedCurv,
+    "fedacg": FedACG,
+    "fedcm": FedCM,
+    "feddisco": FedDisco,
     "centralised": Centralised,
     "local_only": LocalOnly,
 }
@@ -47,11 +53,14 @@ __all__ = [
     "Algorithm",
     "Centralised",
     "ClientUpdate",
+    "FedACG",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedCM",
     "FedCurv",
+    "FedDisco",
     "FedDyn",
     "FedExP",
     "FedNova",

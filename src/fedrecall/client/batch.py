@@ -23,9 +23,13 @@ class Batch:
     previous_features: Tensor | None = None  # of the client's model after its previous round
 
     def loss(self, objective: Objective, algorithm: Algorithm, logits: Tensor, features: Tensor | None) -> Tensor:
-        """Return the objective plus the algorithm's penalty, if it has one."""
+        """Return the objective plus its regulariser and the algorithm's penalty, if they have one."""
         loss = objective(logits, self.target, self.client, self.teacher)
         if features is None:
+            return loss
+        if "features" in objective.needs:
+            loss = loss + objective.regulariser(features)
+        if "features" not in algorithm.needs:
             return loss
         assert self.global_features is not None
         assert self.previous_features is not None

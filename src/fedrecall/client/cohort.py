@@ -49,8 +49,7 @@ class Cohort:
         federation, device = inputs.federation, inputs.device
         self.job, self.federation, self.inputs, self.device = job, federation, inputs, device
         self.flat, self.mapped, self._lanes = mapped.flat, mapped, lanes
-        needs = job.algorithm.needs | job.objective.needs
-        self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
+        self._sent = FrozenModel(job, federation, device) if job.compares_with_sent else None
         self._augments = federation.transform.is_random
         self._made: set[tuple[int, int, bool]] = set()
         self._one_start = not job.algorithm.personal  # all clients start from the server's model

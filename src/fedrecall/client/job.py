@@ -69,6 +69,11 @@ class Job:
         return self.algorithm.keeps_state or self.algorithm.personal or self.own_buffers or bool(self.pipeline)
 
     @property
+    def compares_with_sent(self) -> bool:
+        """Whether steps need the outputs of the model that the client was sent."""
+        return "teacher" in self.objective.needs or "features" in self.algorithm.needs
+
+    @property
     def needs_single_updates(self) -> bool:
         """Whether the server needs each client's update, so that engines may not return sums."""
         return "clients" in self.algorithm.needs or bool(self.pipeline)

@@ -40,7 +40,7 @@ class MappedSteps:
 
     def __init__(self, flat: FlatModel, objective: Objective, algorithm: Algorithm) -> None:
         self.flat, self.objective, self.algorithm = flat, objective, algorithm
-        wanted = "features" in algorithm.needs
+        wanted = "features" in algorithm.needs | objective.needs
         self.representation = Representation(flat.module, algorithm.representation) if wanted else None
         self._frozen = {name: p.detach() for name, p in flat.module.named_parameters() if not p.requires_grad}
         self._buffers = [*flat.float_buffers, *flat.int_buffers]

@@ -48,7 +48,7 @@ class ExactStep:
     def __init__(self, flat: FlatModel, job: Job) -> None:
         self.flat, self.objective, self.algorithm = flat, job.objective.on(flat.w.device), job.algorithm
         self.local, self.optimiser = job.local, job.optimiser
-        wanted = "features" in job.algorithm.needs
+        wanted = "features" in job.algorithm.needs | job.objective.needs
         self.representation = Representation(flat.module, job.algorithm.representation) if wanted else None
         self._lr, self._state = 0.0, Tensors()
         self._scale: LossScale | None = None  # float16 only

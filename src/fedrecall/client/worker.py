@@ -62,9 +62,8 @@ class Worker:
         self._checked = False
         self._augments = federation.transform.is_random
         self._knows_labels = job.objective.knows_labels
-        needs = job.algorithm.needs | job.objective.needs
-        self._sent = FrozenModel(job, federation, device) if needs & {"teacher", "features"} else None
-        self._previous = FrozenModel(job, federation, device) if "previous" in needs else None
+        self._sent = FrozenModel(job, federation, device) if job.compares_with_sent else None
+        self._previous = FrozenModel(job, federation, device) if "previous" in job.algorithm.needs else None
 
     def _lanes_step(self, lowering: Lowering) -> LanesStep:
         from fedrecall.client.lanes.samples import LanesStep  # imports a compiler, so only when needed

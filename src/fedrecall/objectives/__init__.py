@@ -6,7 +6,9 @@ from fedrecall.config.components import Section
 from fedrecall.core.labels import Labels
 from fedrecall.objectives.base import Objective
 from fedrecall.objectives.cross_entropy import CrossEntropy
+from fedrecall.objectives.feddecorr import FedDecorr
 from fedrecall.objectives.fedlc import FedLC
+from fedrecall.objectives.fedlmd import FedLMD
 from fedrecall.objectives.fedntd import FedNTD
 from fedrecall.objectives.fedrs import FedRS
 from fedrecall.objectives.fedvls import FedVLS
@@ -22,6 +24,8 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "fedlc": FedLC,
     "fedntd": FedNTD,
     "fedvls": FedVLS,
+    "fedlmd": FedLMD,
+    "feddecorr": FedDecorr,
 }
 
 OBJECTIVE: Section[Objective] = Section("objective", OBJECTIVES, Objective, adapter=LossFunction)
@@ -31,7 +35,9 @@ __all__ = [
     "OBJECTIVES",
     "WSM",
     "CrossEntropy",
+    "FedDecorr",
     "FedLC",
+    "FedLMD",
     "FedNTD",
     "FedRS",
     "FedVLS",

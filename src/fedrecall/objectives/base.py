@@ -15,6 +15,7 @@ from fedrecall.core.vector import Tensors
 
 NOTHING: frozenset[str] = frozenset()
 TEACHER = frozenset({"teacher"})
+FEATURES = frozenset({"features"})
 SHARES = frozenset({"shares"})
 
 
@@ -31,8 +32,8 @@ class Objective:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return {"teacher"} to give `__call__` the broadcast model's logits of the same batch, in eval mode. They
-        cost a forward pass, made only on request."""
+        """Return {"teacher"} to give `__call__` the broadcast model's logits of the same batch, in eval mode, which
+        cost a forward pass, and {"features"} to add `regulariser` of the batch's features."""
         return NOTHING
 
     @property
@@ -61,6 +62,11 @@ class Objective:
         return {"beta": labels.beta, "counts": labels.counts}
 
     def __call__(self, logits: Tensor, target: Tensor, client: Tensors, teacher: Tensor | None = None) -> Tensor:
+        raise NotImplementedError
+
+    def regulariser(self, features: Tensor) -> Tensor:
+        """Return the term added to the loss if `needs` names "features": [samples, features], the input of the last
+        layer."""
         raise NotImplementedError
 
     def on(self, device: torch.device) -> Objective:

@@ -49,7 +49,7 @@ def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: Fl
         raise InputError(f"keep is 'best', but with algorithm {name!r} there is no one model; 'last' was expected")
     if least_samples(flat.module) > 1:
         refuse_single_samples(recipe, federation, pooled=algorithm.pooled)
-    if "features" in algorithm.needs:
+    if "features" in algorithm.needs | job.objective.needs:
         Representation(flat.module, algorithm.representation)
     if recipe.batch_norm == "local" and (algorithm.exchanges or algorithm.pooled):  # else they are local anyway
         refuse_local_statistics(recipe, job, federation)

@@ -46,8 +46,8 @@ def lower(
     optimiser: Optimiser,
 ) -> Lowering:
     """Return the lowering; raise `UnsupportedError` if anything has no kernel. `x` is any batch."""
-    if "features" in algorithm.needs:
-        raise UnsupportedError("features, at which the algorithm looks")
+    if "features" in algorithm.needs | objective.needs:
+        raise UnsupportedError("a loss of features")
     if type(optimiser) is not SGD:
         raise UnsupportedError(f"the optimiser {type(optimiser).__name__}")
     if local.precision != "float32":
