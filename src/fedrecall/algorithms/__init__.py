@@ -15,8 +15,10 @@ from fedrecall.algorithms.fedcurv import FedCurv
 from fedrecall.algorithms.feddisco import FedDisco
 from fedrecall.algorithms.feddyn import FedDyn
 from fedrecall.algorithms.fedexp import FedExP
+from fedrecall.algorithms.fedlesam import FedLESAM
 from fedrecall.algorithms.fednova import FedNova
 from fedrecall.algorithms.fedprox import FedProx
+from fedrecall.algorithms.fedsam import FedSAM
 from fedrecall.algorithms.fedyogi import FedYogi
 from fedrecall.algorithms.gma import GMA
 from fedrecall.algorithms.moon import Moon
@@ -40,6 +42,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedacg": FedACG,
     "fedcm": FedCM,
     "feddisco": FedDisco,
+    "fedsam": FedSAM,
+    "fedlesam": FedLESAM,
     "centralised": Centralised,
     "local_only": LocalOnly,
 }
@@ -63,8 +67,10 @@ __all__ = [
     "FedDisco",
     "FedDyn",
     "FedExP",
+    "FedLESAM",
     "FedNova",
     "FedProx",
+    "FedSAM",
     "FedYogi",
     "LocalOnly",
     "LocalSteps",

@@ -59,7 +59,7 @@ class Algorithm:
     recipe_section: ClassVar[str] = "algorithm"
     title: ClassVar[str | None] = None  # the display name; None: the class name
     # Optional inputs, computed only on request: "features" and "previous" for `penalty`, "fisher" for `finish`;
-    # "clients" to aggregate single updates (`aggregate_updates`) instead of their sums.
+    # "gradient" for `perturbation`; "clients" to aggregate single updates (`aggregate_updates`) instead of their sums.
     needs: ClassVar[frozenset[str]] = frozenset()
     # The module whose output is a sample's representation; None: the input of the last nn.Linear.
     representation: str | None = None
@@ -73,6 +73,7 @@ class Algorithm:
     # Derived from the methods that a class overrides or inherits, so that unused steps cost nothing.
     keeps_state: ClassVar[bool] = False  # clients keep state between rounds (`init_client`)
     corrects: ClassVar[bool] = False  # gradients are changed (`correct`)
+    perturbs: ClassVar[bool] = False  # gradients are taken beside the model (`perturbation`)
     sends_models: ClassVar[bool] = True  # a client sends its model as it is and nothing else; False with `finish`
     personal: ClassVar[bool] = False  # clients have models of their own (`model_for`)
 
@@ -80,6 +81,7 @@ class Algorithm:
         super().__init_subclass__()
         cls.keeps_state = cls.init_client is not Algorithm.init_client
         cls.corrects = cls.correct is not Algorithm.correct
+        cls.perturbs = cls.perturbation is not Algorithm.perturbation
         cls.sends_models = cls.finish is Algorithm.finish
         cls.personal = cls.model_for is not Algorithm.model_for
 
@@ -108,6 +110,11 @@ class Algorithm:
 
     def correct(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> None:
         """Change the gradient of a local step in place. `server` is the broadcast."""
+
+    def perturbation(self, g: Tensor, y: Tensor, server: Tensors, client: Tensors) -> Tensor:
+        """Return the displacement from y at which a step's gradient is taken. g is the gradient of the same batch at y
+        if `needs` names "gradient", which costs a second one, else it is undefined."""
+        raise NotImplementedError
 
     def penalty(self, features: Tensor, global_features: Tensor, previous_features: Tensor) -> Tensor:
         """Return the term added to the objective if `needs` names "features". The batch's features come from the

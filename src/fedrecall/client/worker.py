@@ -211,7 +211,7 @@ class Worker:
             flat.module.train()
         for positions in plan.batches(indices, Shuffle(job.seed, task.round, task.client)):
             x, target = self._read(federation.train, positions, augment)
-            total += self.step(self._batch(x, target, client, state))
+            total += self._gradient(self._batch(x, target, client, state), state)
             self.step.decay()
             job.algorithm.correct(flat.g, flat.w, self._server, state)
             self.step.descend()
@@ -219,6 +219,20 @@ class Worker:
                 flat.check_views()
                 self._checked = True
         return plan.steps, float(total) / max(plan.steps, 1)
+
+    def _gradient(self, batch: Batch, state: Tensors) -> Tensor:
+        """Fill the model's gradient, taken where the algorithm wants it; return the loss at the first place."""
+        algorithm, flat = self.job.algorithm, self.flat
+        if not algorithm.perturbs:
+            return self.step(batch)
+        loss = buffers = None
+        if "gradient" in algorithm.needs:
+            loss, buffers = self.step(batch).clone(), flat.buffers()
+        y = flat.w.clone()
+        flat.w.add_(algorithm.perturbation(flat.g, y, self._server, state))
+        beside = self.step(batch)
+        flat.load(y, flat.buffers() if buffers is None else buffers)
+        return beside if loss is None else loss
 
     def _batch(self, x: Tensor, target: Tensor, client: Tensors, state: Tensors) -> Batch:
         """Return a batch with the outputs of the models that a client compares itself with."""

@@ -57,6 +57,8 @@ class Vectorised(Engine):
     def why_not(cls, job: Job) -> str | None:
         if "previous" in job.algorithm.needs:
             return "the algorithm compares each client with its previous model"
+        if job.algorithm.perturbs:
+            return "the algorithm takes gradients beside the model"
         if job.batch_norm == "local" and "teacher" in job.objective.needs:
             return "batch_norm is 'local' and the objective has a teacher"
         if job.algorithm.pooled:

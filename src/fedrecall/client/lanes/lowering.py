@@ -69,7 +69,7 @@ def is_offset_cross_entropy(objective: Objective) -> bool:
 
 def unsupported_reason(lowering: Lowering, algorithm: Algorithm) -> str | None:
     """Return why lanes cannot hold a client each, or None: their kernels include loss and SGD."""
-    if algorithm.corrects:
+    if algorithm.corrects or algorithm.perturbs:
         return "the algorithm changes gradients"
     if not lowering.own_loss:
         return "the objective is neither cross-entropy nor WSM without distillation"
