@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from server_data import at_the_server
 from torch import Tensor, nn
 
 from fedrecall import Centralised, CrossEntropy, Federation, FedProx, InputError, Local, LocalOnly, federate
@@ -107,7 +108,7 @@ def running(data: list[Tensor]) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name not in ("centralised", "local_only")])
 def test_averaged_statistics_are_weighted_by_samples_with_every_algorithm(uneven, tmp_path, algorithm) -> None:
     run = start(
-        uneven, tmp_path / "run", algorithm=ALGORITHMS[algorithm](),
+        uneven, tmp_path / "run", algorithm=ALGORITHMS[algorithm](), **at_the_server(algorithm, uneven),
         local=Local(epochs=1, batch_size=8, lr=LR, weight_decay=0.0),
     )  # fmt: skip
     state = load_file(run.path / "model.safetensors")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from server_data import at_the_server
 from torch import Tensor, nn
 
 from fedrecall import WSM, Federation, InputError, Local, federate
@@ -89,6 +90,7 @@ def settings(algorithm: str, objective: str) -> Local:
 def start(federation: Federation, out: Path, algorithm: str, objective: str, norm: str, **options) -> Path:
     run = federate(
         net(norm), federation, algorithm=ALGORITHMS[algorithm](), objective=KINDS[objective],
+        **at_the_server(algorithm, federation),
         local=settings(algorithm, objective), rounds=2, clients_per_round=3,
         evaluation={"every": 2, "test_last": 1}, **{"engine": "serial", "out": out, **options},
     )  # fmt: skip

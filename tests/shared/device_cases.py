@@ -39,6 +39,7 @@ from device_runs import (
     texts,
     vectors,
 )
+from server_data import at_the_server
 from torch import Tensor, nn
 
 import fedrecall.backend.device
@@ -97,7 +98,8 @@ def matrix_cases() -> dict[str, Callable[[Path], object]]:
             continue  # refused everywhere
 
         def case(folder: Path, a: str = algorithm, o: str = objective, norm: str = next(norms)) -> None:
-            same(folder, Net(norm), federation, algorithm=ALGORITHMS[a](), objective=KINDS[o])
+            own = at_the_server(a, federation)
+            same(folder, Net(norm), federation, algorithm=ALGORITHMS[a](), objective=KINDS[o], **own)
 
         found[f"{algorithm} {objective}"] = case
     return found

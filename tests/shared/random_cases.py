@@ -27,6 +27,18 @@ TOKENS = ["int64", "int32", "uint8"]
 MOST_STEPS = 160  # of all clients of a round, about: a case should take a second
 
 # Options that differ from the defaults, as ranges from which logarithms are drawn evenly, or as lists.
+# Cases from this number on draw from what has been added since, so that those before stay what they are.
+LATER = 100_000
+FIRST_ALGORITHMS = (
+    "fedavg", "fedprox", "scaffold", "fednova", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "feddyn", "moon",
+    "fedexp", "gma", "fedcurv", "centralised", "local_only",
+)  # fmt: skip
+FIRST_OBJECTIVES = ("cross_entropy", "wsm", "mask", "fedrs", "fedlc", "fedntd", "fedvls")
+LATER_ALGORITHMS = [
+    name
+    for name, kind in ALGORITHMS.items()
+    if name not in FIRST_ALGORITHMS and "server_data" not in kind.needs  # which these cases have none of
+]
 ALGORITHM_OPTIONS: dict[str, dict[str, Any]] = {
     "fedprox": {"mu": (1e-3, 2.0)},
     "scaffold": {"server_lr": (0.3, 1.5), "weighting": ["uniform", "samples"]},
@@ -194,8 +206,8 @@ def case_of(number: int) -> Case:
     case = Case(
         number, plain, data, str(random.choice(LOOKS)), shape, classes, per_round, sizes, held_out, validation,
         tests=chance(random, 0.4), augments=chance(random, 0.4), float64=chance(random, 0.08),
-        from_instance=chance(random, 0.5), algorithm=chosen_algorithm(random), objective=chosen_objective(random),
-        local=local,
+        from_instance=chance(random, 0.5), algorithm=chosen_algorithm(random, number),
+        objective=chosen_objective(random, number), local=local,
     )  # fmt: skip
     case.settings = other_settings(random, case, population)
     return case
@@ -258,16 +270,17 @@ def drawn(random: Generator, options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def chosen_algorithm(random: Generator) -> dict[str, Any]:
-    name = str(random.choice(list(ALGORITHMS)))
+def chosen_algorithm(random: Generator, number: int) -> dict[str, Any]:
+    name = str(random.choice(list(FIRST_ALGORITHMS) if number < LATER else LATER_ALGORITHMS))
     return {"name": name, **drawn(random, ALGORITHM_OPTIONS.get(name, {}))}
 
 
-def chosen_objective(random: Generator) -> Any:
+def chosen_objective(random: Generator, number: int) -> Any:
     """As a recipe names it, or an object of the user's own."""
     if random.random() < 0.08:
         return OWN_OBJECTIVES[str(random.choice(list(OWN_OBJECTIVES)))]
-    names = [*OBJECTIVES, "cross_entropy", "wsm", "wsm"]
+    first = list(FIRST_OBJECTIVES) if number < LATER else list(OBJECTIVES)
+    names = [*first, "cross_entropy", "wsm", "wsm"]
     name = str(random.choice(names))
     return {"name": name, **drawn(random, OBJECTIVE_OPTIONS.get(name, {}))}
 

@@ -12,6 +12,7 @@ from fedrecall.algorithms.fedavg import FedAvg
 from fedrecall.algorithms.fedavgm import FedAvgM
 from fedrecall.algorithms.fedcm import FedCM
 from fedrecall.algorithms.fedcurv import FedCurv
+from fedrecall.algorithms.feddf import FedDF
 from fedrecall.algorithms.feddisco import FedDisco
 from fedrecall.algorithms.feddyn import FedDyn
 from fedrecall.algorithms.fedexp import FedExP
@@ -44,6 +45,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "feddisco": FedDisco,
     "fedsam": FedSAM,
     "fedlesam": FedLESAM,
+    "feddf": FedDF,
     "centralised": Centralised,
     "local_only": LocalOnly,
 }
@@ -64,6 +66,7 @@ __all__ = [
     "FedAvgM",
     "FedCM",
     "FedCurv",
+    "FedDF",
     "FedDisco",
     "FedDyn",
     "FedExP",

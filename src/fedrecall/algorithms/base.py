@@ -59,7 +59,8 @@ class Algorithm:
     recipe_section: ClassVar[str] = "algorithm"
     title: ClassVar[str | None] = None  # the display name; None: the class name
     # Optional inputs, computed only on request: "features" and "previous" for `penalty`, "fisher" for `finish`;
-    # "gradient" for `perturbation`; "clients" to aggregate single updates (`aggregate_updates`) instead of their sums.
+    # "gradient" for `perturbation`; "clients" to aggregate single updates (`aggregate_updates`) instead of their sums,
+    # and "server_data" if it cannot do so without.
     needs: ClassVar[frozenset[str]] = frozenset()
     # The module whose output is a sample's representation; None: the input of the last nn.Linear.
     representation: str | None = None

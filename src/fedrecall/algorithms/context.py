@@ -22,6 +22,10 @@ class ClientUpdate(Protocol):
     def sent(self) -> Tensors: ...
 
     @property
+    def buffers(self) -> Tensors:
+        """Return the client's batch-norm statistics; empty if it sends none."""
+
+    @property
     def weights(self) -> Mapping[str, float]:
         """Return the weight of each sent tensor in a weighted sum."""
 
@@ -51,6 +55,7 @@ class ServerContext:
 
     round: int
     clients: int  # N: the clients that may train
+    buffers: Tensors  # the clients' mean batch-norm statistics
     build_model: Callable[[], FlatModel]  # the model with its initial weights; `load` replaces them
     stream: Callable[[], np.random.Generator]  # random numbers of this round, the same ones at each call
     class_counts: Callable[[int], Tensor]  # a client's training samples by class, if the algorithm discloses them

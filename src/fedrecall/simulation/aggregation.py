@@ -46,7 +46,7 @@ def mean_buffers(before: Tensors, sums: Sums) -> Tensors:
     return {"b": (sums.floats / sums.samples).to(before["b"].dtype), "i": sums.counters}
 
 
-def server_context(experiment: Experiment, t: int) -> ServerContext:
+def server_context(experiment: Experiment, t: int, buffers: Tensors) -> ServerContext:
     """Return the context for an algorithm that aggregates single updates."""
     federation, job, algorithm = experiment.federation, experiment.job, experiment.algorithm
 
@@ -59,6 +59,7 @@ def server_context(experiment: Experiment, t: int) -> ServerContext:
     return ServerContext(
         round=t,
         clients=federation.population,
+        buffers=buffers,
         build_model=lambda: job.build_model(federation),
         stream=lambda: stream(experiment.recipe.seed, "aggregate", t),
         class_counts=class_counts,
@@ -70,7 +71,7 @@ def new_server_state(experiment: Experiment, live: LiveRound, collected: Collect
     """Return the algorithm's new server state, from sums or from single updates."""
     job, sums = experiment.job, collected.sums
     if "clients" in job.algorithm.needs:
-        context = server_context(experiment, live.number)
+        context = server_context(experiment, live.number, mean_buffers(live.buffers, sums))
         new = job.algorithm.aggregate_updates(live.server, collected.updates, context)
         return rounded_once(new, live.server)
     if job.pipeline.works_on_sums:

@@ -32,6 +32,11 @@ def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: Fl
             f"evaluation.prior is {short_repr(recipe.evaluation.prior)}, but with algorithm {name!r} each model "
             "is trained for its client's own class shares; 'as_trained' was expected"
         )
+    if "server_data" in algorithm.needs and recipe.server_data is None:
+        raise InputError(
+            f"algorithm {name!r} trains on unlabelled data at the server; "
+            "expected a data source as the key 'server_data', got none"
+        )
     if algorithm.divides_by_rate and not recipe.local.lr:
         raise InputError(f"local.lr is 0, but algorithm {name!r} divides by the rate; above 0 was expected")
     if job.algorithm.assumes_sgd and type(job.optimiser) is not SGD:
