@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
+from fedrecall.cli.calibrate import calibrate
 from fedrecall.cli.compare import compare
 from fedrecall.cli.data import data
 from fedrecall.cli.demo import demo
@@ -64,6 +65,7 @@ for command in (
     compare,
     report,
     diagnose,
+    calibrate,
     replay,
     partition,
     recipes,

@@ -29,6 +29,7 @@ PURPOSES: Final[dict[str, int]] = {
     "updates": 8,  # noise and rounding of a client's update
     "answers": 9,  # the sampled clients that answer
     "aggregate": 10,  # draws of the server in aggregation
+    "calibrate": 15,  # features drawn to calibrate a finished model
 }
 
 # SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the golden ratio as a stride, and two multipliers.

@@ -25,7 +25,7 @@ class Representation:
                     "the model has no nn.Linear whose input could be the representation; name the module whose "
                     "output is: algorithm.representation"
                 )
-            linear[-1].register_forward_pre_hook(self._catch_input)
+            self.remove = linear[-1].register_forward_pre_hook(self._catch_input).remove
         else:
             modules = dict(module.named_modules())
             if name not in modules:
@@ -33,7 +33,7 @@ class Representation:
                 raise InputError(
                     f"algorithm.representation is {name!r}, but the model has no such module; {nearest(name, known)}"
                 )
-            modules[name].register_forward_hook(self._catch_output)
+            self.remove = modules[name].register_forward_hook(self._catch_output).remove
 
     def _catch_input(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._value = inputs[0]
