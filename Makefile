@@ -23,6 +23,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_names.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
