@@ -122,7 +122,7 @@ def check_plain(finished: Any) -> None:
         assert line.isprintable(), line
 
 
-@pytest.mark.parametrize("shown", [[], ["--json"]], ids=str)
+@pytest.mark.parametrize("shown", [[], pytest.param(["--json"], marks=pytest.mark.slow)], ids=str)
 def test_no_command_prints_what_a_terminal_obeys(fedrecall: Any, odd_classes: list[str], shown: list[str]) -> None:
     run = "run" + ESCAPE
     check_plain(fedrecall("partition", "demo", *odd_classes, *shown))
