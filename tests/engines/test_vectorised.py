@@ -261,6 +261,7 @@ def test_auto_takes_it_for_many_clients_with_narrow_dense_models() -> None:
     assert chosen(Deciding(12, 4), 32) != "vectorised"
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_it_counts_in_the_identity_of_a_run(tmp_path) -> None:
     digests = {}
     for engine in ("serial", "vectorised", "processes"):
