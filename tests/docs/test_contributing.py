@@ -48,3 +48,16 @@ def test_the_glossary_has_each_word_once_in_order_and_only_words_of_the_package(
     for word in words:
         name = word.partition(" (")[0]
         assert re.search(rf"\b{name}", sources), word
+
+
+def test_the_paths_of_make_quick_are_there() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    paths = re.search(r"^QUICK := (.*)$", text, re.MULTILINE)[1].split()
+    left_out = re.search(r"^NOT_QUICK := (.*)$", text, re.MULTILINE)[1].split()
+    assert {"tests/core", "tests/algorithms", "tests/objectives", "tests/client", "tests/recipe"} <= set(paths)
+    for path in paths:
+        assert (ROOT / path).exists(), path
+    for path in left_out:
+        file, _, test = path.partition("::")
+        assert any(file.startswith(one) for one in paths), path
+        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8"), path
