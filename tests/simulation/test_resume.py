@@ -228,7 +228,7 @@ def test_a_second_process_is_kept_out_and_a_dead_one_is_not_waited_for(fedrecall
     assert fedrecall("resume", "done", "rounds=4", "--quiet").code == 0
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_polite_signal_saves_first_and_says_how_to_go_on(kind, fedrecall, place) -> None:
     write(rounds=100_000, checkpoint={"seconds": 1000})
     words = ["run", "recipe.yaml", "--out", "stopped", "--quiet"]
