@@ -323,14 +323,15 @@ def test_verify_ends_with_2_and_names_the_damaged_file(
         path.write_bytes(content)
     for names in ([], ["cifar10"]):
         finished = fedrecall("data", "verify", *names, "--data", tmp_path / "mine")
-        check_one_sentence(finished, "cifar10 is damaged", complaint)
+        check_one_sentence(finished, "cifar10 is damaged", complaint, silent=False)
         assert "cifar10        damaged" in finished.out
     result = json.loads(fedrecall("data", "verify", "cifar10", "--json", "--data", tmp_path / "mine").out)
     assert complaint in result["cifar10"]
 
 
 def test_verify_of_a_missing_data_set_that_was_named_fails(fedrecall, tmp_path) -> None:
-    check_one_sentence(fedrecall("data", "verify", "mnist", "--data", tmp_path), "mnist is not in", str(tmp_path))
+    finished = fedrecall("data", "verify", "mnist", "--data", tmp_path)
+    check_one_sentence(finished, "mnist is not in", str(tmp_path), silent=False)
 
 
 @pytest.mark.parametrize("name", IDX)
@@ -338,7 +339,8 @@ def test_verify_reads_every_idx_file(fedrecall, small_mnist, tmp_path, name) -> 
     fedrecall("data", "fetch", "mnist", "--to", tmp_path / "mine")
     path = tmp_path / "mine" / "mnist" / name
     path.write_bytes(path.read_bytes()[:-1])
-    check_one_sentence(fedrecall("data", "verify", "mnist", "--data", tmp_path / "mine"), f"{name} ends before")
+    finished = fedrecall("data", "verify", "mnist", "--data", tmp_path / "mine")
+    check_one_sentence(finished, f"{name} ends before", silent=False)
 
 
 def test_loose_files_of_another_data_set_are_no_damage(fedrecall, small_mnist, tmp_path) -> None:
