@@ -5,12 +5,20 @@ PIP_ARGS ?=
 MARKERS ?= not slow and not heavy
 # Tests run on as many cores as there are.
 PYTEST_ARGS ?= -n auto
+# What a change in the core is most likely to break: numbers, a client's work, two engines, recipes.
+QUICK := tests/core tests/algorithms tests/objectives tests/client tests/recipe tests/engines/test_pool.py \
+  tests/engines/test_task_chunks.py tests/engines/test_single_updates.py tests/engines/processes/test_engine.py \
+  tests/simulation/test_round.py tests/behaviour/test_plain_sgd.py \
+  src/fedrecall/core src/fedrecall/algorithms src/fedrecall/objectives src/fedrecall/client src/fedrecall/recipe
+# Compiling every kernel, and workers that import torch, take a third of the time of all these.
+NOT_QUICK := tests/client/lanes/test_check.py tests/client/lanes/test_aarch64.py \
+  tests/engines/processes/test_engine.py::test_a_script_without_a_main_guard_can_use_workers
 FUZZ_EXAMPLES ?= 20000
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: demo test lint format fuzz bench bench-peers constraints clean
+.PHONY: demo test quick lint format fuzz bench bench-peers constraints clean
 
 demo: $(VENV)/.installed
 	$(BIN)/fedrecall demo
@@ -18,11 +26,15 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "$(MARKERS)" $(PYTEST_ARGS)
 
+quick: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "$(MARKERS)" $(PYTEST_ARGS) $(QUICK) $(NOT_QUICK:%=--deselect=%)
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_names.py
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

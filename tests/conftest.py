@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from made_runs import make_run  # noqa: F401  (a fixture)
+from warm_processes import start_worker, warm_template
 
 from fedrecall.cli import main as cli
 
@@ -62,6 +63,19 @@ def fedrecall(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         return Finished(code, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[None]:
+    """The process that the workers of tests, and the cases of differential tests, are forked from."""
+    with warm_template():
+        yield
+
+
+@pytest.fixture
+def warm_workers(warm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the engine `processes` start its workers by forks: for tests of what workers do, not of how they start."""
+    monkeypatch.setattr("fedrecall.engines.processes.connection.start", start_worker)
 
 
 @pytest.fixture

@@ -114,6 +114,7 @@ def test_forgetting_has_no_meaning_for_the_bounds(federation, tmp_path, algorith
 
 
 @pytest.mark.parametrize("algorithm", [Centralised(), LocalOnly()])
+@pytest.mark.usefixtures("warm_workers")
 def test_the_bounds_have_the_same_bits_on_both_engines(federation, tmp_path, algorithm) -> None:
     settings = {"algorithm": algorithm, "rounds": 3, "participation": 0.7, "evaluation": {"every": 1}}
     run = start(model(True), federation, tmp_path / "serial", **settings)

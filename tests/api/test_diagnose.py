@@ -15,6 +15,7 @@ import torch
 import yaml
 from markupsafe import escape
 from safetensors.torch import load_file, save_file
+from sentences import check_one_sentence
 from torch import nn
 
 from fedrecall import WSM, Federation, InputError, Local, diagnose, federate
@@ -289,10 +290,7 @@ CASES: list[tuple[Callable[[], object], Words, str]] = [
 def test_bad_input_is_one_sentence(fedrecall, make: Callable[[], object], words: Words, said: str) -> None:
     make()
     finished = fedrecall("diagnose", *words, "--engine", "serial", "--out", "d")
-    assert finished.code == 2
-    assert finished.err.startswith("fedrecall: error: ")
-    assert finished.err.count("\n") == 1
-    assert said in finished.err
+    check_one_sentence(finished, said)
     assert not Path("d").exists()
 
 

@@ -62,7 +62,7 @@ def run_script(folder: Path, how: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("how", ["file", "standard input"])
+@pytest.mark.parametrize("how", [pytest.param("file", marks=pytest.mark.slow), "standard input"])
 def test_a_script_without_a_main_guard_makes_its_runs(how: str, tmp_path: Path) -> None:
     done = run_script(tmp_path, how)
     assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from sentences import check_one_sentence
 
 ARRAYS: dict[str, Any] = {
     "x_train": np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32),
@@ -273,33 +274,28 @@ def run(fedrecall: Callable[..., Any], words: list[str]) -> Any:
     return fedrecall("run", "demo", *small, *words, "--engine", "serial", "--data", ".", "--quiet")
 
 
-def check_one_sentence(finished: Any, named: str) -> None:
-    assert finished.code == 2
-    assert finished.out == ""
-    assert finished.err.startswith("fedrecall: error: ")
-    assert finished.err.endswith("\n")
-    assert finished.err[:-1].isprintable()  # no other line, and nothing that a terminal obeys
-    assert named in finished.err
+def check_refused(finished: Any, named: str) -> None:
+    check_one_sentence(finished, named)
     assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize(("make", "words", "named"), CASES)
 def test_a_bad_file_is_one_sentence(fedrecall: Any, make: Make, words: list[str], named: str) -> None:
     make()
-    check_one_sentence(run(fedrecall, words), named)
+    check_refused(run(fedrecall, words), named)
 
 
 @pytest.mark.parametrize("name", ONE_CLASS)
 def test_one_class_is_refused(fedrecall: Any, name: str) -> None:
     ONE_CLASS[name]()
-    check_one_sentence(run(fedrecall, [f"data={name}", *WORDS[name][0]]), "one class")
+    check_refused(run(fedrecall, [f"data={name}", *WORDS[name][0]]), "one class")
 
 
 def test_a_file_with_an_odd_name_is_one_sentence(fedrecall: Any) -> None:
     odd = ODD.replace("\x1b", "")  # which YAML does not take
     Path(odd).write_text("x")
     Path("odd.yaml").write_text(json.dumps({"data": {"name": "npz", "path": odd}}))
-    check_one_sentence(fedrecall("run", "odd.yaml", "--engine", "serial"), "[red]<b>")
+    check_refused(fedrecall("run", "odd.yaml", "--engine", "serial"), "[red]<b>")
 
 
 def test_there_are_at_least_forty() -> None:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from sentences import check_one_sentence
 
 LONG = "x" * 300  # more than a file's name may have
 NO_TEXT = os.fsdecode(b"a\xffb")
@@ -138,14 +139,6 @@ def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def check_one_sentence(finished, named: str) -> None:
-    assert finished.code == 2
-    assert finished.out == ""
-    assert finished.err.startswith("fedrecall: error: ")
-    assert finished.err[:-1].isprintable()  # no other line, and nothing that a terminal obeys
-    assert named in finished.err
 
 
 @pytest.mark.parametrize(

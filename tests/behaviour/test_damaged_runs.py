@@ -339,6 +339,7 @@ def test_no_checkpoint_goes_before_the_new_one_is_read_back(home: Path, fedrecal
     assert Path("run/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
 
 
+@pytest.mark.slow  # real worker processes
 def test_a_command_that_we_print_works_with_another_engine(tmp_path: Path, monkeypatch, fedrecall: Any) -> None:
     shutil.copy("my.npz", tmp_path)
     monkeypatch.chdir(tmp_path)

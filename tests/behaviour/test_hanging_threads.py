@@ -56,12 +56,13 @@ def wait_until(condition, seconds: float) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hang", "how"),
     [
         ("time.sleep(1000)", signal.SIGTERM),
-        pytest.param("pass", signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param("torch.ones(300, 300) @ torch.ones(300, 300)", signal.SIGINT, marks=pytest.mark.slow),
+        ("pass", signal.SIGTERM),
+        ("torch.ones(300, 300) @ torch.ones(300, 300)", signal.SIGINT),
     ],
 )
 def test_a_signal_ends_the_run_after_a_checkpoint(hang, how, tmp_path) -> None:

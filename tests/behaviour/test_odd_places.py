@@ -13,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from sentences import check_one_sentence
 
 SMALL = ["model=mlp", "model.hidden=[]", "rounds=1", "clients_per_round=2", "forgetting.every=1"]
 ESCAPE = "\x1b[31m\x9b31m\r"  # what colours a terminal, in two ways, and goes back to the line's beginning
@@ -22,13 +23,6 @@ ESCAPE = "\x1b[31m\x9b31m\r"  # what colours a terminal, in two ways, and goes b
 def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDRECALL_DATA", raising=False)
-
-
-def check_one_sentence(finished: Any, named: str) -> None:
-    assert (finished.code, finished.out) == (2, "")
-    assert finished.err.startswith("fedrecall: error: ")
-    assert finished.err[:-1].isprintable()
-    assert named in finished.err
 
 
 def in_a_folder_that_is_gone() -> None:
@@ -122,7 +116,7 @@ def check_plain(finished: Any) -> None:
         assert line.isprintable(), line
 
 
-@pytest.mark.parametrize("shown", [[], ["--json"]], ids=str)
+@pytest.mark.parametrize("shown", [[], pytest.param(["--json"], marks=pytest.mark.slow)], ids=str)
 def test_no_command_prints_what_a_terminal_obeys(fedrecall: Any, odd_classes: list[str], shown: list[str]) -> None:
     run = "run" + ESCAPE
     check_plain(fedrecall("partition", "demo", *odd_classes, *shown))

@@ -96,6 +96,7 @@ def check_shown_once(error: str, last_line: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["serial", "processes"])
+@pytest.mark.usefixtures("warm_workers")
 def test_a_client_that_fails_can_be_replayed_mended_and_resumed(engine, fedrecall) -> None:
     write()
     Path("mended").touch()
@@ -144,6 +145,7 @@ def test_what_is_no_clients_own_is_shown_with_its_round(settings, what, where, f
     assert checkpoint.newest(Path("run/checkpoints"))[0].round == 1
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_evaluation_that_fails_in_a_worker_comes_with_the_way_to_the_main_process(fedrecall) -> None:
     write(model="mine:blind_net", execution={"engine": "processes", "workers": 1, "client_timeout": 100})
     done = fedrecall("run", "recipe.yaml", "--out", "run", "--quiet")

@@ -133,11 +133,14 @@ def test_a_model_of_the_users_own_runs_from_a_recipe(fedrecall) -> None:
     assert finished.code == 0, finished.err
 
 
-def test_the_installed_command_is_the_same() -> None:
-    for command in (
-        [sys.executable, "-m", "fedrecall.cli.main"],
-        [str(Path(sys.executable).with_name("fedrecall"))],
-    ):
-        finished = subprocess.run([*command, "run", "demo", "rouns=1"], capture_output=True, text=True)
-        assert finished.returncode == 2
-        assert finished.stderr == "fedrecall: error: there is no key 'rouns'; did you mean 'rounds'?\n"
+COMMANDS = [
+    [str(Path(sys.executable).with_name("fedrecall"))],
+    pytest.param([sys.executable, "-m", "fedrecall.cli.main"], marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=["script", "module"])
+def test_the_installed_command_is_the_same(command: list[str]) -> None:
+    finished = subprocess.run([*command, "run", "demo", "rouns=1"], capture_output=True, text=True)
+    assert finished.returncode == 2
+    assert finished.stderr == "fedrecall: error: there is no key 'rouns'; did you mean 'rounds'?\n"

@@ -201,6 +201,7 @@ def test_what_a_plain_loss_was_is_in_the_recipe_without_addresses(go) -> None:
 
 
 @pytest.mark.parametrize("engine", ["processes", "vectorised"])
+@pytest.mark.usefixtures("warm_workers")
 def test_a_plain_loss_works_on_every_engine(go, engine) -> None:
     loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))
     here, there = go(objective=loss, engine="serial"), go(objective=loss, engine=engine, workers=1)

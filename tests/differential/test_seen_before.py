@@ -73,6 +73,7 @@ def test_a_batch_in_which_rounding_decides_a_pooling_leaves_lanes_as_they_are(tm
 SIX_SIZES = [8, 9, 10, 12, 15, 20] * 4
 
 
+@pytest.mark.slow
 def test_vectorised_has_the_same_bits_on_threads_with_several_plans_a_round(tmp_path) -> None:
     """Two traces at once failed in one thread, which went on unrecorded; the process stayed patched."""
     random = np.random.default_rng(0)

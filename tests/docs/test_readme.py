@@ -21,6 +21,7 @@ def test_a_block_of_the_readme_runs(block: str, tmp_path: Path, monkeypatch: pyt
     assert len(BLOCKS) == 2
 
 
+@pytest.mark.slow
 def test_the_example_in_python_repeats(tmp_path: Path) -> None:
     """In two processes: nothing of it depends on what a process drew before."""
     (tmp_path / "example.py").write_text(f"import torch\ntorch.rand(int(__import__('sys').argv[1]))\n{BLOCKS[1]}")

@@ -163,6 +163,7 @@ def test_a_rate_of_zero_reports_the_loss_of_the_first_model(tmp_path, engine) ->
 
 
 @pytest.mark.parametrize("engine", ["auto", "serial", "vectorised", "processes"])
+@pytest.mark.usefixtures("warm_workers")
 def test_a_model_of_float64_takes_exact_steps_on_every_engine_with_a_note(tmp_path, engine) -> None:
     done = federate(
         model().double(), federation(), rounds=1, clients_per_round=3, engine=engine, out=tmp_path / "run",
@@ -184,6 +185,7 @@ def noise(clients: int) -> Federation:
     ("clients", "workers"),
     [(8, 2), *(pytest.param(100, workers, marks=pytest.mark.slow) for workers in (1, 2, 3))],
 )
+@pytest.mark.usefixtures("warm_workers")
 def test_noise_has_the_bits_of_serial_with_any_number_of_workers(tmp_path, clients, workers) -> None:
     ends = [
         federate(

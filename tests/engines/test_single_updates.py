@@ -83,6 +83,7 @@ class Keeps(Watcher):
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, "auto"])
+@pytest.mark.usefixtures("warm_workers")
 def test_kept_models_stay_the_clients(engine, federation, tmp_path) -> None:
     """`auto` is `vectorised` for so many clients of such a model."""
     kept, copied = Keeps(), {}

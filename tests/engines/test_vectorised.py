@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from types import SimpleNamespace
@@ -91,24 +92,28 @@ def test_both_know_the_labels_of_the_validation_data_where_beta_is_from_them(tmp
     assert both(tmp_path, dense(), federation(), local=local) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "algorithm",
-    [FedAvg(), FedProx(), Scaffold(), FedNova(), FedAdam(), FedDyn(), FedExP(), GMA(), FedCurv(), LocalOnly()],
-    ids=lambda algorithm: type(algorithm).__name__,
-)
-@pytest.mark.parametrize("norm", ["none", "batch"])  # without buffers, and with them
+def pairs(norms: list[str], *parts: object) -> list[object]:
+    """Each norm with each part: in turns they are quick, the others slow."""
+    return [
+        pytest.param(
+            part, norm, id=f"{norm}-{type(part).__name__}", marks=() if p % len(norms) == n else pytest.mark.slow
+        )
+        for (n, norm), (p, part) in itertools.product(enumerate(norms), enumerate(parts))
+    ]
+
+
+ALGORITHMS = FedAvg(), FedProx(), Scaffold(), FedNova(), FedAdam(), FedDyn(), FedExP(), GMA(), FedCurv(), LocalOnly()
+OBJECTIVES = CrossEntropy(), WSM(smoothing=0.01, distill=0.3), FedNTD(), FedVLS()
+
+
+@pytest.mark.parametrize(("algorithm", "norm"), pairs(["batch", "none"], *ALGORITHMS))  # with buffers, and without
 def test_every_algorithm_comes_to_the_same(algorithm, norm, tmp_path) -> None:
     # GMA looks at signs: a coordinate that rounding alone moves may turn its mask
     close = 1e-3 if isinstance(algorithm, GMA) else 1e-5
     assert both(tmp_path, dense(norm), federation(), algorithm=algorithm) < close
 
 
-@pytest.mark.parametrize(
-    "objective",
-    [CrossEntropy(), WSM(smoothing=0.01, distill=0.3), FedNTD(), FedVLS()],
-    ids=lambda objective: type(objective).__name__,
-)
-@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@pytest.mark.parametrize(("objective", "norm"), pairs(["none", "batch", "layer"], *OBJECTIVES))
 def test_every_objective_and_norm_comes_to_the_same(objective, norm, tmp_path) -> None:
     assert both(tmp_path, dense(norm), federation(), objective=objective) < 1e-5
 
@@ -149,8 +154,10 @@ def test_more_clients_than_fit_in_one_batch_of_models(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "batch_size"),
-    [([8] * 200, 8), ([8, 9, 10, 12] * 3, 64)],
-    ids=["one batch of models", "one for each batch size"],
+    [
+        pytest.param([8] * 200, 8, id="one batch of models"),
+        pytest.param([8, 9, 10, 12] * 3, 64, id="one for each batch size", marks=pytest.mark.slow),
+    ],
 )
 def test_it_has_the_same_bits_on_any_number_of_threads(tmp_path, sizes, batch_size) -> None:
     data = federation(sizes)
@@ -261,6 +268,7 @@ def test_auto_takes_it_for_many_clients_with_narrow_dense_models() -> None:
     assert chosen(Deciding(12, 4), 32) != "vectorised"
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_it_counts_in_the_identity_of_a_run(tmp_path) -> None:
     digests = {}
     for engine in ("serial", "vectorised", "processes"):

@@ -74,6 +74,7 @@ def test_an_extension_is_short(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXTENSIONS)
+@pytest.mark.usefixtures("warm_workers")
 def test_an_extension_has_the_same_bits_in_processes_and_after_a_resume(name: str, tmp_path: Path) -> None:
     given = EXTENSIONS[name]
     serial = bits(run(tmp_path / "serial", **given))

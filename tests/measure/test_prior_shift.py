@@ -163,6 +163,7 @@ def test_wsm_says_that_it_is_meant_for_equal_shares_where_they_are_not(federatio
     assert not any("equal class shares" in text for text in trained(even, tmp_path / "even").summary["warnings"])
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_engines_agree_on_pooled_shares(federation, tmp_path) -> None:
     runs = {
         engine: trained(federation, tmp_path / engine, objective=WSM(prior="pooled", smoothing=0.01), engine=engine)

@@ -280,6 +280,7 @@ def test_only_clients_with_validation_data_are_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch_norm", ["average", "local"])
+@pytest.mark.usefixtures("warm_workers")
 def test_probes_have_the_same_bits_on_both_engines(tmp_path: Path, batch_norm: str) -> None:
     settings = {"rounds": 2, "forgetting": {"every": 1, "sample": 4}, "batch_norm": batch_norm}
     files = []

@@ -48,6 +48,7 @@ def test_it_is_given_the_logits_and_labels_of_the_pooled_validation_data(tmp_pat
     assert made.metrics[-1]["val_rows"] == 20
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_it_works_in_worker_processes(tmp_path: Path) -> None:
     metrics = {"top_two": lambda logits, labels: top_two(logits, labels)}
     runs = [run(tmp_path / engine, metrics=metrics, engine=engine) for engine in ("serial", "processes")]

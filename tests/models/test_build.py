@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
@@ -17,20 +16,19 @@ import torch
 from torch import nn
 from fedrecall.models.build import contiguous_without_gradient
 
-channels = {channels}
-norm = nn.GroupNorm(1, channels)
-norm.register_forward_pre_hook(contiguous_without_gradient)
-x = torch.randn(4, 6, 5, channels).permute(0, 3, 1, 2)  # channels last
-norm(x).square().sum().backward()
-plain = nn.GroupNorm(1, channels)
-plain(x.clone(memory_format=torch.contiguous_format)).square().sum().backward()
-torch.testing.assert_close(norm.weight.grad, plain.weight.grad)
+for channels in (1, 8):
+    norm = nn.GroupNorm(1, channels)
+    norm.register_forward_pre_hook(contiguous_without_gradient)
+    x = torch.randn(4, 6, 5, channels).permute(0, 3, 1, 2)  # channels last
+    norm(x).square().sum().backward()
+    plain = nn.GroupNorm(1, channels)
+    plain(x.clone(memory_format=torch.contiguous_format)).square().sum().backward()
+    torch.testing.assert_close(norm.weight.grad, plain.weight.grad)
 """
 
 
-@pytest.mark.parametrize("channels", [1, 8])
-def test_group_norm_survives_images_that_need_no_gradient(channels: int) -> None:
-    subprocess.run([sys.executable, "-c", GROUP_NORM.format(channels=channels)], check=True, timeout=60)
+def test_group_norm_survives_images_that_need_no_gradient() -> None:
+    subprocess.run([sys.executable, "-c", GROUP_NORM], check=True, timeout=60)  # it would end the process
 
 
 def test_a_strided_convolution_on_one_channel_is_right() -> None:

@@ -91,7 +91,7 @@ def test_a_lengthened_run_is_one_of_that_length_from_the_start(case: str, tmp_pa
     assert result(tmp_path / "longer") == result(run(tmp_path / "whole", lengths[-1], **settings))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(n, marks=pytest.mark.slow) for n in range(12, 60))])
 def test_a_drawn_run_that_is_lengthened_is_one_of_that_length_from_the_start(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     before = draw.randint(3, 10)
@@ -211,6 +211,7 @@ class Began(Watcher):
         self.changes = len(self.disk.changes)
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_change_before_the_first_new_round_leaves_a_run_that_can_be_read_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

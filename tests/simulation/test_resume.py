@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -12,11 +13,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from fuzzing import run_recipe
 
 from fedrecall.runs import checkpoint
 from fedrecall.runs.folder import RunFolder
@@ -60,7 +63,28 @@ def files(folder: str) -> dict[str, bytes]:
     path = Path(folder)
     names = ["metrics.jsonl", "clients.jsonl", "model.safetensors", "partition.npz"]
     names += sorted(str(part.relative_to(path)) for part in path.glob("forgetting/*"))
-    return {name: (path / name).read_bytes() for name in names}
+    return {name: (path / name).read_bytes() for name in names if (path / name).exists()}
+
+
+def settings_of(algorithm: str) -> dict[str, object]:
+    return {"algorithm": algorithm, **({"forgetting": {"every": 0}} if algorithm == "local_only" else {})}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, bytes]]:
+    """The files of a run that nothing interrupted, by its algorithm; made when they are first asked for."""
+
+    @functools.cache
+    def made(algorithm: str) -> dict[str, bytes]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path_factory.mktemp("whole"))
+            Path("mynet.py").write_text(MODEL)
+            write(**settings_of(algorithm))
+            run_recipe("run")
+            assert Path("run/model.safetensors").exists() == (algorithm != "local_only")
+            return files("run")
+
+    return made
 
 
 def stop_after(fedrecall, monkeypatch, rounds: int, *words: object) -> None:
@@ -78,9 +102,8 @@ def stop_after(fedrecall, monkeypatch, rounds: int, *words: object) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedadam", "moon", "local_only"])
-def test_interrupted_and_resumed_is_uninterrupted(algorithm, fedrecall, place, monkeypatch) -> None:
-    write(algorithm=algorithm, forgetting={"every": 0} if algorithm == "local_only" else {"every": 4})
-    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
+def test_interrupted_and_resumed_is_uninterrupted(algorithm, fedrecall, whole, place, monkeypatch) -> None:
+    write(**settings_of(algorithm))
     stop_after(fedrecall, monkeypatch, 4, "run", "recipe.yaml", "--out", "stopped")
     summary = json.loads(Path("stopped/summary.json").read_text())
     assert (summary["status"], summary["rounds_done"]) == ("interrupted", 4)
@@ -88,18 +111,14 @@ def test_interrupted_and_resumed_is_uninterrupted(algorithm, fedrecall, place, m
     stop_after(fedrecall, monkeypatch, 4, "resume", "stopped")
     done = fedrecall("resume", "stopped", "--quiet")
     assert (done.code, done.err) == (0, "")
-    if algorithm == "local_only":
-        assert Path("stopped/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
-    else:
-        assert files("stopped") == files("whole")
+    assert files("stopped") == whole(algorithm)
     assert json.loads(Path("stopped/summary.json").read_text())["status"] == "finished"
     events = [json.loads(line) for line in Path("stopped/events.jsonl").read_text().splitlines()]
     assert [event["round"] for event in events if event["event"] == "resume"] == [4, 5, 9]
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint(fedrecall, place) -> None:
+def test_a_killed_run_goes_on_from_its_last_checkpoint(fedrecall, whole, place) -> None:
     write(algorithm="scaffold")
-    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
     # As SIGKILL leaves it after round 8: lines and states of rounds 7 and 8, half a line, checkpoint 6.
     assert fedrecall("run", "recipe.yaml", "rounds=8", "--out", "killed", "--quiet").code == 0
     folder = Path("killed")
@@ -110,44 +129,41 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(fedrecall, place) -> None
         file.write('{"round": 9, "cli')
     done = fedrecall("resume", "killed", "rounds=12", "--quiet")
     assert (done.code, done.err) == (0, "")
-    ours, theirs = files("killed"), files("whole")
+    ours, theirs = files("killed"), whole("scaffold")
     assert ours["model.safetensors"] == theirs["model.safetensors"]
     # Of the shorter run, rounds 7 and 8 were the last and tested; they are made again, as of the longer one.
     assert ours["metrics.jsonl"] == theirs["metrics.jsonl"]
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(fedrecall, place) -> None:
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(fedrecall, whole, place) -> None:
     write()
-    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
     assert fedrecall("run", "recipe.yaml", "rounds=9", "--out", "half", "--quiet").code == 0
     newest = Path("half/checkpoints/round-000009.safetensors")
     newest.write_bytes(newest.read_bytes()[:-7])
     done = fedrecall("resume", "half", "rounds=12", "--quiet")
     assert done.code == 0
     assert "round-000009.safetensors' is damaged" in done.out
-    assert files("half")["model.safetensors"] == files("whole")["model.safetensors"]
+    assert files("half")["model.safetensors"] == whole("fedavg")["model.safetensors"]
 
 
-def test_a_checkpoint_whose_client_state_is_damaged_is_passed_over(fedrecall, place) -> None:
+def test_a_checkpoint_whose_client_state_is_damaged_is_passed_over(fedrecall, whole, place) -> None:
     write(algorithm="scaffold")
-    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
     assert fedrecall("run", "recipe.yaml", "rounds=9", "--out", "half", "--quiet").code == 0
     state = sorted(Path("half/clients").glob("*/*-round-000009.safetensors"))[0]
     state.write_bytes(state.read_bytes()[:-7])
     done = fedrecall("resume", "half", "rounds=12", "--quiet")
     assert (done.code, done.err) == (0, "")
     assert re.search(r"the state of client \d+ after round 9 is missing or damaged", done.out)
-    assert files("half")["model.safetensors"] == files("whole")["model.safetensors"]
+    assert files("half")["model.safetensors"] == whole("scaffold")["model.safetensors"]
 
 
-def test_a_run_without_a_checkpoint_starts_again(fedrecall, place) -> None:
+def test_a_run_without_a_checkpoint_starts_again(fedrecall, whole, place) -> None:
     write()
-    assert fedrecall("run", "recipe.yaml", "--out", "whole", "--quiet").code == 0
     assert fedrecall("run", "recipe.yaml", "rounds=2", "--out", "young", "--quiet").code == 0
     for path in (*Path("young/checkpoints").iterdir(), Path("young/summary.json")):  # killed before the first
         path.unlink()
     assert fedrecall("resume", "young", "rounds=12", "--quiet").code == 0
-    assert files("young") == files("whole")
+    assert files("young") == whole("fedavg")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +244,7 @@ def test_a_second_process_is_kept_out_and_a_dead_one_is_not_waited_for(fedrecall
     assert fedrecall("resume", "done", "rounds=4", "--quiet").code == 0
 
 
-@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_polite_signal_saves_first_and_says_how_to_go_on(kind, fedrecall, place) -> None:
     write(rounds=100_000, checkpoint={"seconds": 1000})
     words = ["run", "recipe.yaml", "--out", "stopped", "--quiet"]

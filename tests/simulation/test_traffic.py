@@ -92,6 +92,7 @@ def test_float64_numbers_are_eight_bytes_each(federation, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "policy"), [("gma", "average"), ("scaffold", "local")])
+@pytest.mark.usefixtures("warm_workers")
 def test_worker_processes_count_the_same(federation, tmp_path, algorithm, policy) -> None:
     up, down = TRAFFIC[algorithm]
     buffers = BUFFERS if policy == "average" else 0

@@ -47,7 +47,7 @@ class Observer:
 
     @property
     def wants_each(self) -> bool:
-        """Whether it needs each client's update; else an engine may sum updates in its workers."""
+        """Return whether each client's update is needed; else an engine may sum updates in its workers."""
         return False
 
     def started(self, recipe: dict[str, Any], folder: Path) -> None:

@@ -79,7 +79,7 @@ class Watcher:
 
     @property
     def wants_each(self) -> bool:
-        """Whether it needs each client's update; else an engine may sum updates in its workers."""
+        """Return whether each client's update is needed; else an engine may sum updates in its workers."""
         return type(self).result is not Watcher.result
 
     def started(self, recipe: dict[str, Any], folder: Path) -> None:

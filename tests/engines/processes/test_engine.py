@@ -102,10 +102,12 @@ def serial(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize("workers", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 5))])
+@pytest.mark.usefixtures("warm_workers")
 def test_any_number_of_workers_gives_the_bits_of_serial(federation, serial, workers, tmp_path) -> None:
     assert train(net(), federation, tmp_path / "run", engine="processes", workers=workers) == serial
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_worker_that_dies_changes_nothing(federation, serial, tmp_path) -> None:
     lives = tmp_path / "lives"
     lives.mkdir()
@@ -116,6 +118,7 @@ def test_a_worker_that_dies_changes_nothing(federation, serial, tmp_path) -> Non
     assert not list(lives.iterdir())
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_client_that_always_ends_its_worker_is_named(federation, tmp_path) -> None:
     lives = tmp_path / "lives"
     lives.mkdir()
@@ -129,6 +132,7 @@ def impatient(seconds: float) -> dict[str, object]:
     return {"engine": "processes", "execution": {"client_timeout": seconds}}
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_a_worker_that_hangs_is_replaced_and_changes_nothing(federation, serial, tmp_path) -> None:
     lives = tmp_path / "lives"
     lives.mkdir()
@@ -184,6 +188,7 @@ def test_workers_killed_while_they_idle_are_replaced(federation, serial, workers
     assert train(net(), federation, tmp_path / "run", engine="processes", workers=2, watch=watch) == serial
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_an_error_in_the_users_code_comes_with_client_round_and_traceback(federation, tmp_path) -> None:
     with pytest.raises(ClientError, match=r"(?s)client \d in round 1 .*of the user's own") as caught:
         train(Raises(), federation, tmp_path / "run", engine="processes", workers=2)
@@ -197,6 +202,7 @@ class DropsGradients(nn.Linear):
         return super().forward(x)
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_what_a_worker_refuses_is_one_sentence(federation, tmp_path) -> None:
     model = nn.Sequential(nn.Flatten(), DropsGradients(64, 5))
     with pytest.raises(InputError, match=r"dropped the gradient of parameter '1.weight'"):
@@ -216,7 +222,8 @@ def processes_of(marker: str) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_parent_leaves_no_process_and_no_file(how, tmp_path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -283,6 +290,7 @@ def test_a_script_without_a_main_guard_can_use_workers(how, tmp_path) -> None:
     assert (finished.stdout, finished.stderr) == ("rounds: 2\n", "")
 
 
+@pytest.mark.usefixtures("warm_workers")
 def test_the_engine_removes_its_folder(federation, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()

@@ -69,6 +69,7 @@ def run(place: Path, *command: object) -> str:
     return finished.stdout
 
 
+@pytest.mark.slow
 def test_a_recipe_with_the_users_own_model_imports_nothing_else_from_the_working_folder(place, tmp_path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "fedrecall").write_text(CONSOLE_SCRIPT)
@@ -78,6 +79,7 @@ def test_a_recipe_with_the_users_own_model_imports_nothing_else_from_the_working
     assert (place / "run" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_script_from_elsewhere_finds_what_is_beside_it_and_nothing_here(place, tmp_path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "beside.py").write_text(NET)

@@ -17,6 +17,7 @@ VECTOR = 4 * (INPUTS + 1) * CLASSES  # bytes of the model
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks for mapped files in /proc")
 @pytest.mark.parametrize("workers", [3, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("warm_workers")
 def test_files_and_bytes_are_in_proportion_to_the_workers(workers, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     random = np.random.default_rng(0)
