@@ -21,11 +21,13 @@ KERNEL = "one kernel for each kind of layer, called as module.name"
 # Names that several modules may define, each with the reason. Fewer than 30.
 ALLOWED = {
     "compare": COMMAND,
+    "calibrate": COMMAND,
     "diagnose": COMMAND,
     "replay": COMMAND,
     "sweep": COMMAND,
     "main": "the entry point of a process",
     "run_worker": "the main loop of a worker process: of an engine's, and of a study's",
+    "backward": KERNEL,
     "forward": KERNEL,
     "input_gradient": KERNEL,
     "weight_gradient": KERNEL,

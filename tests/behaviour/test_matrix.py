@@ -175,7 +175,7 @@ def test_an_undefined_combination_is_refused_with_the_reason(federation, tmp_pat
 
 def test_the_quick_sample_has_each_of_them_in_several_settings() -> None:
     sample = [one for one in ALL if is_quick(*one) and one not in UNDEFINED]
-    for algorithm in ALGORITHMS:
+    for algorithm in set(ALGORITHMS) - {"local_only"}:  # which some of its objectives are undefined with
         taken = [(o, n) for a, o, n in sample if a == algorithm]
         assert [len(set(column)) for column in zip(*taken)] == [2, 2]
         assert {settings(algorithm, objective).momentum > 0 for objective, _ in taken} == {True, False}
@@ -186,7 +186,7 @@ def test_the_quick_sample_has_each_of_them_in_several_settings() -> None:
 
 
 def test_only_distillation_without_a_global_model_is_undefined() -> None:
-    assert {(a, o) for a, o, _ in UNDEFINED} == {("local_only", o) for o in ("fedntd", "fedvls", "wsm+")}
+    assert {(a, o) for a, o, _ in UNDEFINED} == {("local_only", o) for o in ("fedlmd", "fedntd", "fedvls", "wsm+")}
 
 
 ON_WORKERS = [("scaffold", "fedntd"), ("feddyn", "fedvls"), ("moon", "wsm+"), ("fedcurv", "fedvls")]

@@ -62,7 +62,7 @@ def calibrate(
     model = Run(run).model(trust=trust)
     with fixed_torch_state(), torch.no_grad():
         layer = last_layer(model, federation)
-        before = class_accuracies(model, federation)
+        before = accuracy_by_class(model, federation)
         clients = (
             statistics_of(*features_of(model, federation, k), federation.num_classes)
             for k in range(federation.population)
@@ -73,7 +73,7 @@ def calibrate(
         layer.weight.copy_(weight)
         if bias is not None:
             layer.bias.copy_(bias)
-        after = class_accuracies(model, federation)
+        after = accuracy_by_class(model, federation)
     target = Path(out) if out else run / CALIBRATED
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, target)
     labels = np.bincount(federation.test.y, minlength=federation.num_classes)
@@ -114,7 +114,7 @@ def features_of(model: nn.Module, federation: Federation, client: int) -> tuple[
     return torch.cat(found).double().numpy(), federation.train.y[indices]
 
 
-def class_accuracies(model: nn.Module, federation: Federation) -> np.ndarray:
+def accuracy_by_class(model: nn.Module, federation: Federation) -> np.ndarray:
     """Return the accuracy on the test samples of each class; zero for classes without any."""
     test = federation.test
     assert test is not None
