@@ -56,10 +56,12 @@ def federate(
     """Train `model` across the clients of `federation`, starting from its weights, and return the run.
 
     `algorithm`, `objective` and `model` may be given by name, with options or without, as in a recipe: "scaffold",
-    {"name": "scaffold", "server_lr": 0.5}, "module:name". An objective may also be a loss of `torch.nn`, or any
-    function of logits [n, C] and labels [n] that returns the loss of the batch. `optimiser`, `participation` and
-    the stages in `updates` are given likewise; `server_data` is an array of samples, or a name. The other keys of
-    a recipe are keywords too (`rounds`, `seed`, `preset`, `evaluation={"every": 10}`, ..), with its defaults.
+    {"name": "scaffold", "server_lr": 0.5}, "module:name". The default
+    objective is WSM, the re-weighted softmax, which does not suit all clients (docs/when-wsm-hurts.md);
+    "cross_entropy" is the plain loss. An objective may also be a loss of `torch.nn`, or any function of logits
+    [n, C] and labels [n] that returns the loss of the batch. `optimiser`, `participation` and the stages in
+    `updates` are given likewise; `server_data` is an array of samples, or a name. The other keys of a recipe are
+    keywords too (`rounds`, `seed`, `preset`, `evaluation={"every": 10}`, ..), with its defaults.
 
     `metrics` are functions of logits [n, C] and labels [n], by name: their values on the pooled validation data
     are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are watchers, or functions that receive

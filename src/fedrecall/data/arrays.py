@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from fedrecall.data.transform import Plain, Transform, channels_last, normalised
-from fedrecall.errors import InputError
+from fedrecall.display import printable
+from fedrecall.errors import InputError, short_repr
 
 ArrayPair = tuple[Any, Any]  # samples and labels
 CheckedPair = tuple[np.ndarray, np.ndarray]  # the same, checked
 STREAM = 0x74657374  # "test": keeps this draw apart from other uses of an equal seed
+PAIRS = "a list of (samples, labels) pairs, or a dictionary of them with the clients' names,"
 MOST_CLASSES = 100_000  # a larger label is taken for a mistake unless the number of classes is given
 
 
@@ -53,11 +55,22 @@ def as_stored(
     return x, test, normalised(x) if transform is None else transform
 
 
-def join_clients(clients: Sequence[ArrayPair], num_classes: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def join_clients(
+    clients: Sequence[ArrayPair] | Mapping[str, ArrayPair], num_classes: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Concatenate one (samples, labels) pair per client; return samples, labels and the client of each sample."""
+    if not isinstance(clients, Sequence | Mapping):
+        raise InputError(f"clients is {short_repr(clients)}; {PAIRS} was expected")
     if not clients:
-        raise InputError("there are no clients; a list of (samples, labels) pairs was expected")
-    pairs = [checked(x, y, num_classes, f"client {k}") for k, (x, y) in enumerate(clients)]
+        raise InputError(f"there are no clients; {PAIRS} was expected")
+    named = isinstance(clients, Mapping)
+    given = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
+    pairs = []
+    for key, pair in given:
+        name = f"client {printable(str(key))!r}" if named else f"client {key}"
+        if not isinstance(pair, Sequence) or len(pair) != 2:  # a single array has no labels
+            raise InputError(f"{name} is {short_repr(pair)}; a pair (samples, labels) was expected")
+        pairs.append(checked(*pair, num_classes, name))
     shapes = {x.shape[1:]: k for k, (x, _) in reversed(list(enumerate(pairs)))}
     if len(shapes) > 1:
         found = ", ".join(f"{shape} at client {k}" for shape, k in sorted(shapes.items(), key=lambda s: s[1]))

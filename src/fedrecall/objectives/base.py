@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.config.options import Shares
+from fedrecall.core.class_sharing import ClassSharing
 from fedrecall.core.labels import Labels
 from fedrecall.core.priors import FAR, portable_log, shares_of, shift, unevenness
 from fedrecall.core.vector import Tensors
@@ -85,6 +86,10 @@ class Objective:
             f"{one_class_clients} of {clients} clients have one class only: the gradient of "
             f"{type(self).__name__} is zero there, so they learn nothing{self.remedy}"
         )
+
+    def note_on_sharing(self, sharing: ClassSharing, clients: int) -> Iterator[str]:
+        """Yield a note for the user if the clients' classes overlap too little for this objective."""
+        yield from ()
 
     def note_on_prior(self, pooled: Tensor) -> Iterator[str]:
         """Yield a note for the user if the model is meant for uniform class shares and the clients' are uneven."""

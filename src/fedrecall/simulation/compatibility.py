@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fedrecall.client.job import Job
+from fedrecall.core.class_sharing import ClassSharing
 from fedrecall.core.priors import check_length
 from fedrecall.core.vector import FlatModel
 from fedrecall.data.federation import Federation
@@ -94,10 +95,11 @@ def refuse_single_samples(recipe: Recipe, federation: Federation, *, pooled: boo
         raise InputError(f"client {sizes.argmin()} has one training sample, but batch norm needs two in a batch")
 
 
-def warnings_of(experiment: Experiment, one_class_clients: int) -> Iterator[str]:
-    """Yield warnings about the experiment."""
+def warnings_of(experiment: Experiment, card: Mapping[str, Any]) -> Iterator[str]:
+    """Yield warnings about the experiment, given the card of its partition."""
     recipe, job, federation, engine = experiment.recipe, experiment.job, experiment.federation, experiment.engine
     module, algorithm = experiment.flat.module, experiment.algorithm
+    one_class_clients = card.get("one_class_clients", {}).get("count", 0)
     if job.knows_validation and federation.knows_labels:  # the card counts training labels alone
         known = (federation.labels(k, with_validation=True) for k in range(federation.population))
         one_class_clients = sum(int((labels.counts > 0).sum()) == 1 for labels in known)
@@ -106,6 +108,9 @@ def warnings_of(experiment: Experiment, one_class_clients: int) -> Iterator[str]
     taught = "teacher" in job.objective.needs and trains_otherwise(module)
     if note and not algorithm.pooled and not taught:
         yield note
+    sharing = ClassSharing.from_card(card)
+    if sharing is not None and algorithm.exchanges and not algorithm.pooled:
+        yield from job.objective.note_on_sharing(sharing, federation.population)
     shares_known = federation.knows_labels and not algorithm.personal
     if recipe.evaluation.prior == "as_trained" and shares_known:
         yield from job.objective.note_on_prior(federation.pooled_shares)

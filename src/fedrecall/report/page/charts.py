@@ -12,6 +12,7 @@ import numpy as np
 
 from fedrecall.measure.metrics import metric_of
 from fedrecall.report.ablation import Ablation
+from fedrecall.report.client_names import client_names, client_title
 from fedrecall.report.comparison import Method
 from fedrecall.report.curves import Curve, curve, thinned
 from fedrecall.report.line_styles import LineStyle
@@ -150,7 +151,7 @@ def client_figures(method: Method) -> tuple[Figure, Figure] | None:
 
 def _bars(run: RunRecord, clients: Clients) -> Figure:
     ids, values = clients.ids[:MOST_CLIENTS].tolist(), clients.values[:MOST_CLIENTS]
-    labels = label_sets(run, set(ids))
+    labels, names = label_sets(run, set(ids)), client_names(run)
     learned = clients.learned[:MOST_CLIENTS]
     details = [
         [escape(labels.get(client, "labels not recorded")), "–" if np.isnan(gain) else f"{points(gain)} points"]  # noqa: RUF001
@@ -160,7 +161,7 @@ def _bars(run: RunRecord, clients: Clients) -> Figure:
         "type": "bar",
         "orientation": "h",
         "x": json_numbers(100 * values, 4),
-        "y": [f"client {client}" for client in ids],
+        "y": [escape(client_title(names, client)) for client in ids],
         "marker": {"color": [LOST if value >= 0 else GAINED for value in values]},
         "customdata": details,
         "hovertemplate": "%{y}<br>forgetting: %{x:+.1f} points<br>learned when it trained: %{customdata[1]}"
@@ -185,11 +186,15 @@ def client_accuracy_figure(methods: list[Method]) -> Figure | None:
             (value, client) for client, value in zip(last["client"], last["val_accuracy"]) if is_number(value)
         )
         labels = label_sets(run, {client for _, client in pairs[:MOST_NAMED]})
+        names = client_names(run)
         traces.append(
             {
                 "x": [100 * (rank + 0.5) / len(pairs) for rank in range(len(pairs))],
                 "y": json_numbers(100 * np.array([value for value, _ in pairs])),
-                "text": [f"client {client}: {escape(labels.get(client, ''))}".rstrip(": ") for _, client in pairs],
+                "text": [
+                    escape(f"{client_title(names, client)}: {labels.get(client, '')}".rstrip(": "))
+                    for _, client in pairs
+                ],
                 **_trace_style(position, method, len(pairs), marker=5),
                 "hovertemplate": "%{y:.1f} % (%{text})",
             }
@@ -214,7 +219,7 @@ def share_figure(run: RunRecord) -> Figure | None:
         "type": "heatmap",
         "z": [json_numbers(100 * row, 3) for row in shares],
         "x": [escape(name) for name in unique([name_of(names, c) for c in range(counts.shape[1])])],
-        "y": [f"client {client}" for client in chosen],
+        "y": [escape(client_title(client_names(run), int(client))) for client in chosen],
         "customdata": [[escape(label_set(row, names))] * counts.shape[1] for row in counts[chosen]],
         "coloraxis": "coloraxis",
         "xgap": 1,
