@@ -97,6 +97,11 @@ def federate(
     watchers = watchers_of([*([watch] if watch else []), *callbacks])
     if resume and out is None:
         raise InputError("resume is given, but not out: the folder of the run to go on with")
+    if not resume and out is not None and is_run(Path(out)):
+        raise InputError(
+            f"the folder {str(out)!r} has a run: resume=True goes on with it, and returns it if it is finished; "
+            "or give another folder with out="
+        )
     path = Path(out) if resume and out is not None and is_run(Path(out)) else None
     parts = replace(parts, metrics=metrics)
     experiment = build(recipe, federation, parts, given_weights=isinstance(model, nn.Module), run=path)

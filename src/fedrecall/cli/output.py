@@ -44,9 +44,12 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path | None
         click.echo(json.dumps({"report": None if report is None else str(report), "runs": summaries}))
         return
     Console().print(summary_table(summaries))
+    about: dict[str, list[str]] = {}
     for name, summary in summaries.items():
         for warning in summary["warnings"]:
-            print_escaped(f"note: {name}: {warning}")
+            about.setdefault(warning, []).append(name)
+    for warning, names in about.items():
+        print_escaped(f"note: {', '.join(names)}: {warning}" if len(summaries) > 1 else f"note: {warning}")
     for advice in dict.fromkeys(summary["advice"] for summary in summaries.values() if summary.get("advice")):
         print_escaped(f"note: {advice}")
     engines = dict.fromkeys(engine_of(summary) for summary in summaries.values())
@@ -119,7 +122,8 @@ def final_accuracy(summary: Mapping[str, Any]) -> str:
 def format_number(value: float | None, *, signed: bool = False) -> str:
     if value is None:
         return "-"
-    return f"{value:+.3f}" if signed else f"{value:.3f}"
+    shown = round(value, 3) + 0.0  # the sum turns -0.0 into 0.0
+    return f"{shown:+.3f}" if signed else f"{shown:.3f}"
 
 
 def card_table(card: Mapping[str, Any]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedrecall.data.transform import Plain, Transform, channels_last, normalised
 from fedrecall.display import printable
-from fedrecall.errors import InputError, short_repr
+from fedrecall.errors import InputError, Note, short_repr
 
 ArrayPair = tuple[Any, Any]  # samples and labels
 CheckedPair = tuple[np.ndarray, np.ndarray]  # the same, checked
@@ -38,6 +39,19 @@ def count_classes(y: np.ndarray, test: CheckedPair | None) -> int:
     return count
 
 
+def note_unused_zero(count: int, key: str, *labels: np.ndarray) -> None:
+    """Warn if labels seem to count from 1: then class 0 has no samples, and the model one output too many."""
+    lowest = min(int(part.min()) for part in labels)
+    if lowest > 0:
+        empty = "class 0 has" if lowest == 1 else f"classes 0 to {lowest - 1} have"
+        warnings.warn(
+            f"the labels start at {lowest}, so {empty} no sample: subtract {lowest} from the labels, or say "
+            f"{key}={count} if this is meant",
+            Note,
+            stacklevel=3,
+        )
+
+
 def as_stored(
     x: np.ndarray, test: CheckedPair | None, transform: Transform | None, layout: str
 ) -> tuple[np.ndarray, CheckedPair | None, Transform]:
@@ -60,7 +74,7 @@ def join_clients(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Concatenate one (samples, labels) pair per client; return samples, labels and the client of each sample."""
     if not isinstance(clients, Sequence | Mapping):
-        raise InputError(f"clients is {short_repr(clients)}; {PAIRS} was expected")
+        raise InputError(f"clients is {kind_of(clients)}; {PAIRS} was expected")
     if not clients:
         raise InputError(f"there are no clients; {PAIRS} was expected")
     named = isinstance(clients, Mapping)
@@ -69,7 +83,7 @@ def join_clients(
     for key, pair in given:
         name = f"client {printable(str(key))!r}" if named else f"client {key}"
         if not isinstance(pair, Sequence) or len(pair) != 2:  # a single array has no labels
-            raise InputError(f"{name} is {short_repr(pair)}; a pair (samples, labels) was expected")
+            raise InputError(f"{name} is {kind_of(pair)}; a pair (samples, labels) was expected")
         pairs.append(checked(*pair, num_classes, name))
     shapes = {x.shape[1:]: k for k, (x, _) in reversed(list(enumerate(pairs)))}
     if len(shapes) > 1:
@@ -77,6 +91,15 @@ def join_clients(
         raise InputError(f"the clients' samples differ in shape: {found}")
     x, y = (np.concatenate(parts) for parts in zip(*pairs))
     return x, y, np.repeat(np.arange(len(pairs)), [len(labels) for _, labels in pairs])
+
+
+def kind_of(value: Any) -> str:
+    """Return in words what was given in place of samples and labels, without its content."""
+    if hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return short_repr(value)
 
 
 def split_off(count: int, fraction: float, seed: int, key: str = "data.test_fraction") -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,16 @@ import numpy as np
 import torch
 
 from fedrecall.core.labels import Labels
-from fedrecall.data.arrays import ArrayPair, as_array, as_stored, checked, count_classes, draw_test, join_clients
+from fedrecall.data.arrays import (
+    ArrayPair,
+    as_array,
+    as_stored,
+    checked,
+    count_classes,
+    draw_test,
+    join_clients,
+    note_unused_zero,
+)
 from fedrecall.data.assignment import Assignment, ClientIndex, label_counts
 from fedrecall.data.client_names import names_of_clients
 from fedrecall.data.handle import Handle
@@ -105,7 +114,9 @@ class Federation:
         tested = None if test is None else checked(*test, num_classes, "test")
         if len(y) > 1 and y.min() == y.max():
             raise InputError(f"the training labels have one class only, {int(y[0])}; at least two were expected")
-        num_classes = count_classes(y, tested) if num_classes is None else num_classes
+        if num_classes is None:
+            num_classes = count_classes(y, tested)
+            note_unused_zero(num_classes, "num_classes", y, *(tested or ())[1:])
         x, tested, transform = as_stored(x, tested, transform, layout)
         assignment = partition.assign(np.asarray(y), num_classes, ids)
         folder = ScratchFolder("data")

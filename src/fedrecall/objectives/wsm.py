@@ -31,7 +31,7 @@ class WSM(Objective):
     """
 
     prior_key: ClassVar[str] = "objective.prior"
-    remedy: ClassVar[str] = " (objective.smoothing above 0 gives them a gradient)"
+    remedy: ClassVar[str] = " (objective.smoothing above 0 gives a gradient)"
 
     tau: Annotated[float, "strength of the re-weighting; 0 is plain cross-entropy"] = 1.0
     smoothing: Annotated[float, "lam: the share of the prior mixed into beta"] = 0.0

@@ -13,6 +13,7 @@ from fedrecall.core.class_sharing import ClassSharing
 from fedrecall.core.priors import check_length
 from fedrecall.core.vector import FlatModel
 from fedrecall.data.federation import Federation
+from fedrecall.display import count_of
 from fedrecall.errors import InputError, short_repr
 from fedrecall.models.build import has_statistics, least_samples, trains_otherwise
 from fedrecall.models.representation import Representation
@@ -122,12 +123,12 @@ def warnings_of(experiment: Experiment, card: Mapping[str, Any]) -> Iterator[str
     wanted, last = recipe.evaluation.test_last, recipe.tested_rounds
     if wanted is not None and wanted > recipe.rounds:
         yield (
-            f"evaluation.test_last is {wanted}, but there are {recipe.rounds} rounds: the final accuracy "
+            f"evaluation.test_last is {wanted}, but the run has {count_of(recipe.rounds, 'round')}: the final accuracy "
             f"is {'that of the last one' if last == 1 else f'over the last {last}'}"
         )
     late = [t for t in recipe.forgetting.rounds or () if t > recipe.rounds]
     if late:
-        yield f"forgetting.rounds has {late}, but there are {recipe.rounds} rounds"
+        yield f"forgetting.rounds has {late}, but the run has {count_of(recipe.rounds, 'round')}"
     heeds_time = engine.replaces_workers or engine.leaves_out_clients
     if recipe.execution.client_timeout is not None and not heeds_time:
         yield f"execution.client_timeout has no effect: the engine is {engine.name!r}, without workers"

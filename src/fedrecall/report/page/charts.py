@@ -47,6 +47,11 @@ def json_numbers(values: np.ndarray, digits: int = 5) -> list[float | None]:
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
+def shown_points(shares: np.ndarray) -> list[float | None]:
+    """Return shares in points for JSON, zero where they are shown as 0.0: Plotly would write -0.0."""
+    return json_numbers(np.where(np.abs(shares) < 0.0005, 0.0, 100 * shares))
+
+
 def line_of(look: LineStyle) -> Figure:
     return {"color": look.colour, "dash": look.dash, "width": 2.2}
 
@@ -79,7 +84,7 @@ def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list
         traces.append({**edge, "y": json_numbers(factor * drawn.high), **filled})
     line = {
         "x": rounds,
-        "y": json_numbers(factor * drawn.mean),
+        "y": shown_points(drawn.mean) if factor == 100 else json_numbers(factor * drawn.mean),
         **_trace_style(position, method, len(rounds), marker=6),
         "hovertemplate": number_format(key),
     }
@@ -119,7 +124,7 @@ def class_figure(methods: list[Method]) -> Figure | None:
     columns = [name_of(names, c) for c in range(max(map(len, values)))]
     trace = {
         "type": "heatmap",
-        "z": [json_numbers(100 * row, 4) for row in values],
+        "z": [shown_points(row) for row in values],
         "x": [escape(name) for name in unique(columns)],
         "y": rows,
         "coloraxis": "coloraxis",
@@ -160,7 +165,7 @@ def _bars(run: RunRecord, clients: Clients) -> Figure:
     trace = {
         "type": "bar",
         "orientation": "h",
-        "x": json_numbers(100 * values, 4),
+        "x": shown_points(values),
         "y": [escape(client_title(names, client)) for client in ids],
         "marker": {"color": [LOST if value >= 0 else GAINED for value in values]},
         "customdata": details,

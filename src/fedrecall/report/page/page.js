@@ -75,7 +75,7 @@ function draw(div, figure) {
 
 const percent = (whole) => (whole === null ? null : whole / 100);  // of the ten-thousandths in the page's data
 const inPoints = (value) =>
-  value === null ? "no validation data" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(1) + " points";
+  value === null ? "no validation data" : (value <= -0.05 ? "−" : "+") + Math.abs(value).toFixed(1) + " points";
 const inPercent = (value) => (value === null ? "–" : value.toFixed(1) + " %");
 
 function rowsOf(heatmap, choice, columns) {
