@@ -22,6 +22,15 @@ def printable_lines(text: str) -> str:
     return "\n".join(printable(line.replace("\t", "    ")) for line in text.split("\n"))
 
 
+def count_of(count: int, thing: str) -> str:
+    """Return a number of things.
+
+    >>> count_of(1, "run"), count_of(1200, "run")
+    ('1 run', '1,200 runs')
+    """
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def facts_table(title: str, facts: Mapping[str, str]) -> str:
     """Return an HTML table with a title and a row for each fact.
 

@@ -117,7 +117,7 @@ FILES: list[tuple[str | bytes, str]] = [
     ("rounds: [", "is not YAML"),
     ("rounds: 1\nseed: 2\nrounds: 3", "it has the key 'rounds' twice"),
     ("local: {lr: 0.1, steps: 2, lr: 0.2}", "it has the key 'lr' twice"),
-    ("- rounds\n- 3", "is not a list of keys and values"),
+    ("- rounds\n- 3", "is a list; keys with values were expected, as in rounds: 80"),
     ("3: 4", "it has the key '3', and keys are words"),
     ("rounds: {a: 1}", "rounds is {'a': 1};"),
     ("objective: {tau: 1, name: 5}", "objective.name is 5;"),

@@ -36,7 +36,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     ],
     "studies/compare.py": [("--accuracy", STUDY)],
     "studies/design.py": [("--seeds", STUDY)],
-    "studies/folder.py": [("--out", STUDY)] * 3,
+    "studies/folder.py": [("--out", STUDY)],
     "studies/reproduce.py": [("--rounds", STUDY)],
     "studies/placement.py": [("--jobs", "test_as_many_runs_go_at_once_as_there_is_room_for_or_jobs_says")],
     "cli/data.py": [
@@ -81,7 +81,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     "report/page/page.py": [("fedrecall run", "test_what_a_page_says_repeats_the_run_and_the_page")],
     "runs/folder.py": [
         ("fedrecall resume", "test_an_unfinished_run_in_the_folder_goes_on"),
-        *[("--out", "test_another_folder_is_chosen_with_out")] * 2,
+        ("--out", "test_another_folder_is_chosen_with_out"),
     ],
     "runs/records.py": [("--force", FORCE)],
     "simulation/failure_advice.py": [

@@ -136,6 +136,13 @@ def test_no_note_is_made_where_all_clients_have_several_classes(objective) -> No
     assert objective.note(0, 20) is None
 
 
+def test_one_client_is_in_the_singular() -> None:
+    note = WSM().note(1, 20)
+    assert note is not None
+    assert note.startswith("1 of 20 clients has one class only")
+    assert "so it learns nothing" in note
+
+
 def test_mapped_over_clients_it_is_the_loop_over_clients(objective: Objective, labels) -> None:
     # A client with some classes, one with one class, and one with all of them.
     prepared = [objective.prepare(labels(counts)) for counts in (COUNTS, ONE_CLASS, EVERY_CLASS)]

@@ -97,7 +97,10 @@ def test_one_of_a_pair_drops_the_other_of_the_base(write: Write) -> None:
         ({"top": "base: top.yaml"}, r"top.yaml' is a base of itself: .*top.yaml, top.yaml$"),
         ({"top": "base: a.yaml", "a": "base: b.yaml", "b": "base: ../recipes/a.yaml"}, "is a base of itself"),
         ({"top": "base: bad.yaml", "bad": "rounds: ["}, r"^the recipe 'bad.yaml': it is not YAML.* \(a base of"),
-        ({"top": "base: bad.yaml", "bad": "[1]"}, r"'bad.yaml' is not a list of keys and values \(a base of"),
+        (
+            {"top": "base: bad.yaml", "bad": "[1]"},
+            r"'bad.yaml' is a list; keys .* were expected.* \(a base of",
+        ),
         ({"top": "base: bad.yaml", "bad": "rounds: many"}, "^rounds is 'many'"),
     ],
     ids=str,

@@ -69,9 +69,9 @@ def test_a_probe_in_words() -> None:
     )
     assert wsm == plain.replace("Cross-entropy", "WSM")
     assert change == (
-        "WSM changes nothing about the forgetting: 17.5 points with cross-entropy, 17.5 with WSM. On its own data "
-        "a client gains 25.0 points with WSM and 25.0 with cross-entropy. Averaged, the clients' models have an "
-        "accuracy of 64.0 % with WSM and 64.0 % with cross-entropy (60.0 % before the round)."
+        "Averaged, the clients' models have an accuracy of 64.0 % with WSM and 64.0 % with cross-entropy (60.0 % "
+        "before the round). WSM changes nothing about the forgetting: 17.5 points with cross-entropy, 17.5 with WSM. "
+        "On its own data a client gains 25.0 points with WSM and 25.0 with cross-entropy."
     )
 
 
@@ -104,15 +104,16 @@ def test_a_probe_in_words() -> None:
 )
 def test_what_wsm_changes(plain: float, wsm: float, said: str) -> None:
     change = sentences(replace(BASE, forgetting=plain), replace(BASE, forgetting=wsm))[2]
-    assert change.startswith(f"{said} On its own data")
+    assert change.startswith("Averaged, ")  # accuracies come before what is removed
+    assert f"before the round). {said} On its own data" in change
 
 
 @pytest.mark.parametrize(
     ("plain", "wsm", "said"),
     [
-        (0.31, 0.046, "gains 4.6 points with WSM and 31.0 with cross-entropy. Averaged"),
-        (0.31, -0.02, "loses 2.0 points with WSM and gains 31.0 points with cross-entropy. Averaged"),
-        (-0.1, 0.0, "gains nothing with WSM and loses 10.0 points with cross-entropy. Averaged"),
+        (0.31, 0.046, "gains 4.6 points with WSM and 31.0 with cross-entropy."),
+        (0.31, -0.02, "loses 2.0 points with WSM and gains 31.0 points with cross-entropy."),
+        (-0.1, 0.0, "gains nothing with WSM and loses 10.0 points with cross-entropy."),
     ],
 )
 def test_what_is_learned_stands_beside_it(plain: float, wsm: float, said: str) -> None:
@@ -219,3 +220,10 @@ def test_no_number_contradicts_its_words(a, b, c, d, e, f, g, h) -> None:
     plain = replace(BASE, forgetting=a, learned=b, absent=c, present=d, causes=((1, e),), suffers=((2, f),))
     text = " ".join(sentences(plain, replace(plain, forgetting=g, learned=h)))
     assert not re.search(r"(worse|better|lose|gain)s? 0\.0|\b0\.0 points (worse|better)|nan|-\d", text)
+
+
+def test_clients_are_called_by_their_names() -> None:
+    found = findings(PROBE, NAMES, 3)
+    plain = sentences(found, found, ["basel\x1b[31m hospital", "Bern", "17"])[0]
+    assert "The training of basel?[31m hospital (client 0) costs the others most (30.0 points)" in plain
+    assert "then id 17 (client 2) (5.0). Id 17 (client 2) suffers most" in plain

@@ -81,7 +81,8 @@ def test_an_unfinished_run_ends_nowhere(methods) -> None:
 
 
 def test_the_better_value_of_a_card_is_marked_by_its_direction(methods) -> None:
-    found = methods({"final": 0.5, "scale": 0.4}, {"objective": WSM, "final": 0.6, "scale": 0.1})
+    plain, rival = {"final": 0.5, "scale": 0.4}, {"objective": WSM, "final": 0.6, "scale": 0.1}
+    found = methods(*({**each, "seed": seed} for each in (plain, rival) for seed in range(5)))
     marks = {tile.key: [value.better for value in tile.values] for tile in tiles(found)}
     assert marks["final_accuracy"] == [False, True]  # higher
     assert marks["forgetting"] == [False, True]  # lower
@@ -90,6 +91,24 @@ def test_the_better_value_of_a_card_is_marked_by_its_direction(methods) -> None:
     assert (hints["final_accuracy"], hints["forgetting"]) == ("higher is better", "lower is better")
     assert hints["learned"] == NOT_WORSE
     assert "not worse" in NOT_WORSE
+
+
+def test_a_single_run_is_not_called_better(methods) -> None:
+    found = methods({"final": 0.5, "scale": 0.4}, {"objective": WSM, "final": 0.9, "scale": 0.1})
+    assert not any(value.better for tile in tiles(found) for value in tile.values)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_losses_are_not_called_negative_gains(methods, seeds: int) -> None:
+    found = methods(*({"objective": o, "seed": s} for o in (PLAIN, WSM) for s in range(seeds)))
+    for method, lost, gained in zip(found, (0.098, -0.007), (0.395, -0.0071)):
+        for run in method.runs:
+            run.summary.update(forgetting=lost, learned=gained)
+    said = headline(found).sentence
+    assert "costs the others 9.8 points of accuracy with cross-entropy and brings them 0.7 with WSM" in said
+    assert said.endswith("while it gains +39.5 and loses 0.7 on its own data.")
+    alone = headline(found[1:]).sentence
+    assert alone.endswith("brings the others 0.7 points of accuracy and loses 0.7 on its own data.")
 
 
 @pytest.mark.parametrize("final", [0.5, 0.504])

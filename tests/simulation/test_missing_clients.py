@@ -79,5 +79,5 @@ def test_a_card_without_labels_says_nothing_of_classes() -> None:
     labels = np.arange(60) % 3
     assignment = Iid(clients=4, validation=0.2).assign(labels, 3)
     full, without = card(assignment, labels, 3), card(assignment, None, 3)
-    secret = {"classes_missing", "one_class_clients", "label_skew", "class_counts"}
+    secret = {"classes_missing", "one_class_clients", "label_skew", "class_sharing", "class_counts"}
     assert without == {key: value for key, value in full.items() if key not in secret}

@@ -164,7 +164,7 @@ def examine(
     )
     if start.partition not in (None, federation.assignment.digest()):
         notes.append("The clients do not have the samples that they had in the run: its data have changed.")
-    said = (first, *sentences(found["cross_entropy"], found["wsm"]))
+    said = (first, *sentences(found["cross_entropy"], found["wsm"], federation.client_names))
     diagnosis = Diagnosis(said, tuple(notes), found, runs["cross_entropy"], runs["wsm"], report)
     parent.write_json(DIAGNOSIS, diagnosis.tree())
     write_report([run.path for run in runs.values()], report)

@@ -56,10 +56,12 @@ def federate(
     """Train `model` across the clients of `federation`, starting from its weights, and return the run.
 
     `algorithm`, `objective` and `model` may be given by name, with options or without, as in a recipe: "scaffold",
-    {"name": "scaffold", "server_lr": 0.5}, "module:name". An objective may also be a loss of `torch.nn`, or any
-    function of logits [n, C] and labels [n] that returns the loss of the batch. `optimiser`, `participation` and
-    the stages in `updates` are given likewise; `server_data` is an array of samples, or a name. The other keys of
-    a recipe are keywords too (`rounds`, `seed`, `preset`, `evaluation={"every": 10}`, ..), with its defaults.
+    {"name": "scaffold", "server_lr": 0.5}, "module:name". The default
+    objective is WSM, the re-weighted softmax, which does not suit all clients (docs/when-wsm-hurts.md);
+    "cross_entropy" is the plain loss. An objective may also be a loss of `torch.nn`, or any function of logits
+    [n, C] and labels [n] that returns the loss of the batch. `optimiser`, `participation` and the stages in
+    `updates` are given likewise; `server_data` is an array of samples, or a name. The other keys of a recipe are
+    keywords too (`rounds`, `seed`, `preset`, `evaluation={"every": 10}`, ..), with its defaults.
 
     `metrics` are functions of logits [n, C] and labels [n], by name: their values on the pooled validation data
     are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are watchers, or functions that receive
@@ -95,6 +97,11 @@ def federate(
     watchers = watchers_of([*([watch] if watch else []), *callbacks])
     if resume and out is None:
         raise InputError("resume is given, but not out: the folder of the run to go on with")
+    if not resume and out is not None and is_run(Path(out)):
+        raise InputError(
+            f"the folder {str(out)!r} has a run: resume=True goes on with it, and returns it if it is finished; "
+            "or give another folder with out="
+        )
     path = Path(out) if resume and out is not None and is_run(Path(out)) else None
     parts = replace(parts, metrics=metrics)
     experiment = build(recipe, federation, parts, given_weights=isinstance(model, nn.Module), run=path)

@@ -23,6 +23,7 @@ from fedrecall.models.weights import read_weights
 from fedrecall.objectives import Objective
 from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
+from fedrecall.report.wording import rounded_share
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord, is_number
 
@@ -127,7 +128,7 @@ class Run:
         }
         for title, key in (("final accuracy", "final_accuracy"), ("forgetting", "forgetting")):
             if is_number(summary.get(key)):
-                found[title] = f"{100 * summary[key]:.1f} {'%' if key == 'final_accuracy' else 'points'}"
+                found[title] = f"{rounded_share(summary[key]):.1f} {'%' if key == 'final_accuracy' else 'points'}"
         return found
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import errno
 import signal
 import sys
 import warnings
+from collections.abc import Iterable
 from io import TextIOWrapper
 from typing import Any, NoReturn, TextIO
 
@@ -75,12 +76,14 @@ for command in (
     fedrecall.add_command(command)
 
 
-def fail(message: str) -> NoReturn:
-    """Print the message on one line, with control characters escaped, and exit with code 2."""
+def fail(message: str, notes: Iterable[str] = ()) -> NoReturn:
+    """Print the message on one line and the notes below it, with control characters escaped; exit with code 2."""
     shown = printable(" ".join(message.split()))
     if len(shown) > LONGEST:
         shown = f"{shown[: LONGEST // 2]} .. {shown[-LONGEST // 2 :]}"
     print_escaped(f"fedrecall: error: {shown}", err=True)
+    for note in notes:
+        print_escaped(note, err=True)
     raise SystemExit(2)
 
 
@@ -98,6 +101,26 @@ def usage_sentence(error: click.UsageError) -> str:
     return f"{words} See: {where} --help"
 
 
+class RepeatedNotes:
+    """Counts the notes of a command, so that equal ones are shown once."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, int] = {}
+
+    def is_new(self, text: str) -> bool:
+        self._times[text] = self._times.get(text, 0) + 1
+        return self._times[text] == 1
+
+    def show_counts(self) -> None:
+        """Say at the end how often each repeated note came."""
+        for text, times in self._times.items():
+            if times > 1:
+                print_escaped(f"note: {times} times: {text}", err=True)
+
+
+notes = RepeatedNotes()
+
+
 def main() -> None:
     """Run the command line; exit with the code of the error, if any."""
     with contextlib.suppress(ValueError):  # only the main thread may set a handler
@@ -109,9 +132,12 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always", Note)
             warnings.showwarning = show_note
-            fedrecall.main(prog_name="fedrecall", standalone_mode=False)
+            try:
+                fedrecall.main(prog_name="fedrecall", standalone_mode=False)
+            finally:
+                notes.show_counts()
     except InputError as error:
-        fail(str(error))
+        fail(str(error), notes=getattr(error, "__notes__", ()))
     except DivergedError as error:
         print_escaped(f"fedrecall: diverged: {error}", err=True)
         raise SystemExit(3) from None
@@ -167,7 +193,8 @@ def show_note(
 ) -> None:
     """Print a `Note` as one line, and other warnings in Python's format."""
     if issubclass(category, Note):
-        print_escaped(f"note: {message}", err=True)
+        if notes.is_new(str(message)):
+            print_escaped(f"note: {message}", err=True)
     else:
         print_escaped(warnings.formatwarning(message, category, filename, lineno, line).rstrip("\n"), err=True)
 

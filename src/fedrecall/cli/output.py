@@ -17,6 +17,7 @@ from rich.text import Text
 
 from fedrecall.cli.options import print_escaped
 from fedrecall.display import printable
+from fedrecall.report.client_names import client_title
 from fedrecall.report.prior_remarks import balanced, prior_remark
 from fedrecall.report.text_table import TextTable
 
@@ -43,9 +44,12 @@ def show_results(summaries: Mapping[str, Mapping[str, Any]], report: Path | None
         click.echo(json.dumps({"report": None if report is None else str(report), "runs": summaries}))
         return
     Console().print(summary_table(summaries))
+    about: dict[str, list[str]] = {}
     for name, summary in summaries.items():
         for warning in summary["warnings"]:
-            print_escaped(f"note: {name}: {warning}")
+            about.setdefault(warning, []).append(name)
+    for warning, names in about.items():
+        print_escaped(f"note: {', '.join(names)}: {warning}" if len(summaries) > 1 else f"note: {warning}")
     for advice in dict.fromkeys(summary["advice"] for summary in summaries.values() if summary.get("advice")):
         print_escaped(f"note: {advice}")
     engines = dict.fromkeys(engine_of(summary) for summary in summaries.values())
@@ -118,31 +122,38 @@ def final_accuracy(summary: Mapping[str, Any]) -> str:
 def format_number(value: float | None, *, signed: bool = False) -> str:
     if value is None:
         return "-"
-    return f"{value:+.3f}" if signed else f"{value:.3f}"
+    shown = round(value, 3) + 0.0  # the sum turns -0.0 into 0.0
+    return f"{shown:+.3f}" if signed else f"{shown:.3f}"
 
 
 def card_table(card: Mapping[str, Any]) -> Table:
     """Return a partition's card as a table with one line per key."""
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 3, 0, 0))
     for key, value in card.items():
+        if key == "client_names" and len(value) > MOST_CLIENTS:
+            value = [*value[:MOST_CLIENTS], f"and {len(value) - MOST_CLIENTS} more"]
         table.add_row(key.replace("_", " "), Text(printable(cell_text(value))))
     return table
 
 
 def cell_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {cell_text(inner)}" for key, inner in value.items())
+        return ", ".join(f"{str(key).replace('_', ' ')} {cell_text(inner)}" for key, inner in value.items())
     if isinstance(value, list):
         return "[" + ", ".join(map(cell_text, value)) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def share_bars(counts: np.ndarray, class_names: Sequence[str]) -> RenderableType:
+def share_bars(counts: np.ndarray, class_names: Sequence[str], client_names: Sequence[str] = ()) -> RenderableType:
     """Return class shares as bars, for the first clients only; symbols and colours repeat if classes are many."""
     lines = [Text()]
-    for client, row in enumerate(counts[:MOST_CLIENTS]):
+    titles = [f"client {client:3d}" for client in range(MOST_CLIENTS)]
+    if client_names:
+        titles = [client_title(client_names, client) for client in range(min(len(counts), MOST_CLIENTS))]
+    width = max(map(len, titles))
+    for title, row in zip(titles, counts[:MOST_CLIENTS]):
         edges = np.round(np.concatenate([[0], np.cumsum(row)]) / max(row.sum(), 1) * BAR_WIDTH).astype(int)
-        line = Text(f"client {client:3d}  ")
+        line = Text(f"{title.ljust(width)}  ")
         for c, (start, stop) in enumerate(itertools.pairwise(edges)):
             line.append(SYMBOLS[c % len(SYMBOLS)] * int(stop - start), style=f"black on {COLOURS[c % len(COLOURS)]}")
         lines.append(line.append(f"  {int(row.sum())}"))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +21,9 @@ from fedrecall.cli.options import (
 )
 from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
+
+if TYPE_CHECKING:
+    from fedrecall.recipe.recipe import Recipe
 
 
 @click.command(context_settings=OPEN, epilog="Example: fedrecall partition demo partition.alpha=0.5 --out my-partition")
@@ -40,7 +45,7 @@ def partition(
 
     from fedrecall.api.execute import load_federation
     from fedrecall.cli.output import card_table, share_bars
-    from fedrecall.data.card import card
+    from fedrecall.data.card import federation_card
     from fedrecall.data.export import export_clients
     from fedrecall.recipe.layers import load_recipe
     from fedrecall.report.figures.partition_picture import draw_partition
@@ -48,7 +53,7 @@ def partition(
 
     loaded = load_recipe(recipe, words_of(settings), {"execution": execution})
     federation = load_federation(loaded)
-    described = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
+    described = federation_card(federation)
     counts = federation.training_counts()
     if out:
         folder = RunFolder.create(out)
@@ -61,13 +66,27 @@ def partition(
             picture.parent.mkdir(exist_ok=True)
     alpha = f", alpha {loaded.partition['alpha']:g}" if "alpha" in loaded.partition else ""
     title = f"{loaded.data['name']}: {loaded.partition['name']}{alpha}"
-    draw_partition(counts, list(federation.class_names), picture, title)
+    draw_partition(counts, list(federation.class_names), picture, title, client_names=federation.client_names)
     if export:
         export_clients(federation, RunFolder.create(export).path)
     if as_json:
-        click.echo(json.dumps({"picture": str(picture), **described}))
+        notes = notes_on_sharing(loaded, described)
+        click.echo(json.dumps({"picture": str(picture), **described, "notes": notes}))
         return
     console = Console()
     console.print(card_table(described))
-    console.print(share_bars(counts, federation.class_names))
+    console.print(share_bars(counts, federation.class_names, federation.client_names))
+    for note in notes_on_sharing(loaded, described):
+        print_escaped(f"note: {note}")
     print_escaped(str(picture))
+
+
+def notes_on_sharing(recipe: Recipe, card: Mapping[str, Any]) -> list[str]:
+    """Return what the recipe's objective says of the way that classes share clients."""
+    from fedrecall.core.class_sharing import ClassSharing
+    from fedrecall.objectives import Objective
+
+    objective, sharing = recipe.create("objective"), ClassSharing.from_card(card)
+    if sharing is None or not isinstance(objective, Objective):
+        return []
+    return list(objective.note_on_sharing(sharing, card["clients"] - card["held_out"]))

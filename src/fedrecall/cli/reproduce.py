@@ -18,6 +18,7 @@ from fedrecall.cli.options import (
     quiet_option,
     words_of,
 )
+from fedrecall.display import count_of
 from fedrecall.recipe.files import Tree
 
 if TYPE_CHECKING:
@@ -98,14 +99,14 @@ def show_reproduction_plan(plan: ReproductionPlan) -> None:
     kinds: dict[tuple[str, float], int] = {}
     for run, cost in plan.costs.items():
         recipe = run.recipe
-        words = f"{recipe.model['name']} on {recipe.data['name']}, {recipe.rounds} rounds"
+        words = f"{recipe.model['name']} on {recipe.data['name']}, {count_of(recipe.rounds, 'round')}"
         kinds[words, cost.seconds] = kinds.get((words, cost.seconds), 0) + 1
     for (words, seconds), count in kinds.items():
         print_escaped(f"  {count} x {words}: about {duration(seconds)} each")
     rest = "nothing is left to run"
     if plan.costs:
         rest = f"about {duration(plan.seconds)} with {asked.jobs} at once, {plan.bytes / 1e6:,.0f} MB"
-    print_escaped(f"{len(plan.states)} runs, {plan.done} done; {rest}; {plan.folder.path}")
+    print_escaped(f"{count_of(len(plan.states), 'run')}, {plan.done} done; {rest}; {plan.folder.path}")
 
 
 def show_result(made: Reproduction, folder: Path, figures: list[Path], *, as_json: bool) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from fedrecall.cli.options import (
     report_option,
     words_of,
 )
+from fedrecall.display import count_of
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
 
@@ -137,7 +138,7 @@ def show_study_plan(asked: PlannedStudy, *, timed: bool, as_json: bool) -> None:
     for run in asked.runs:
         print_escaped(f"{run.slot.title}: {state_text(states[run.slot])} of {run.recipe.rounds} rounds")
     done = sum(state.kind == "finished" for state in states.values())
-    print_escaped(f"{len(states)} runs, {done} done, {asked.jobs} at once; {asked.path}")
+    print_escaped(f"{count_of(len(states), 'run')}, {done} done, {asked.jobs} at once; {asked.path}")
     if seconds is not None:
         print_escaped(f"about {duration(seconds)} for what is left, if nothing else keeps this machine busy")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ import torch
 from torch import Tensor
 
 from fedrecall.data.transform import Plain, Transform, channels_last, normalised
-from fedrecall.errors import InputError
+from fedrecall.display import printable
+from fedrecall.errors import InputError, Note, short_repr
 
 ArrayPair = tuple[Any, Any]  # samples and labels
 CheckedPair = tuple[np.ndarray, np.ndarray]  # the same, checked
 STREAM = 0x74657374  # "test": keeps this draw apart from other uses of an equal seed
+PAIRS = "a list of (samples, labels) pairs, or a dictionary of them with the clients' names,"
 MOST_CLASSES = 100_000  # a larger label is taken for a mistake unless the number of classes is given
 
 
@@ -36,6 +39,19 @@ def count_classes(y: np.ndarray, test: CheckedPair | None) -> int:
     return count
 
 
+def note_unused_zero(count: int, key: str, *labels: np.ndarray) -> None:
+    """Warn if labels seem to count from 1: then class 0 has no samples, and the model one output too many."""
+    lowest = min(int(part.min()) for part in labels)
+    if lowest > 0:
+        empty = "class 0 has" if lowest == 1 else f"classes 0 to {lowest - 1} have"
+        warnings.warn(
+            f"the labels start at {lowest}, so {empty} no sample: subtract {lowest} from the labels, or say "
+            f"{key}={count} if this is meant",
+            Note,
+            stacklevel=3,
+        )
+
+
 def as_stored(
     x: np.ndarray, test: CheckedPair | None, transform: Transform | None, layout: str
 ) -> tuple[np.ndarray, CheckedPair | None, Transform]:
@@ -53,17 +69,37 @@ def as_stored(
     return x, test, normalised(x) if transform is None else transform
 
 
-def join_clients(clients: Sequence[ArrayPair], num_classes: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def join_clients(
+    clients: Sequence[ArrayPair] | Mapping[str, ArrayPair], num_classes: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Concatenate one (samples, labels) pair per client; return samples, labels and the client of each sample."""
+    if not isinstance(clients, Sequence | Mapping):
+        raise InputError(f"clients is {kind_of(clients)}; {PAIRS} was expected")
     if not clients:
-        raise InputError("there are no clients; a list of (samples, labels) pairs was expected")
-    pairs = [checked(x, y, num_classes, f"client {k}") for k, (x, y) in enumerate(clients)]
+        raise InputError(f"there are no clients; {PAIRS} was expected")
+    named = isinstance(clients, Mapping)
+    given = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
+    pairs = []
+    for key, pair in given:
+        name = f"client {printable(str(key))!r}" if named else f"client {key}"
+        if not isinstance(pair, Sequence) or len(pair) != 2:  # a single array has no labels
+            raise InputError(f"{name} is {kind_of(pair)}; a pair (samples, labels) was expected")
+        pairs.append(checked(*pair, num_classes, name))
     shapes = {x.shape[1:]: k for k, (x, _) in reversed(list(enumerate(pairs)))}
     if len(shapes) > 1:
         found = ", ".join(f"{shape} at client {k}" for shape, k in sorted(shapes.items(), key=lambda s: s[1]))
         raise InputError(f"the clients' samples differ in shape: {found}")
     x, y = (np.concatenate(parts) for parts in zip(*pairs))
     return x, y, np.repeat(np.arange(len(pairs)), [len(labels) for _, labels in pairs])
+
+
+def kind_of(value: Any) -> str:
+    """Return in words what was given in place of samples and labels, without its content."""
+    if hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return short_repr(value)
 
 
 def split_off(count: int, fraction: float, seed: int, key: str = "data.test_fraction") -> tuple[np.ndarray, np.ndarray]:

@@ -7,15 +7,28 @@ from typing import Any
 
 import numpy as np
 
+from fedrecall.core.class_sharing import ClassSharing
 from fedrecall.data.assignment import Assignment, label_counts
+from fedrecall.data.federation import Federation
 from fedrecall.data.partition_draws import Ints
 from fedrecall.errors import InputError
 
 MOST_LISTED = 20
 
 
+def federation_card(federation: Federation) -> dict[str, Any]:
+    """Return the card of a federation."""
+    labels = federation.train.y if federation.knows_labels else None
+    names = {"class_names": federation.class_names, "client_names": federation.client_names}
+    return card(federation.assignment, labels, federation.num_classes, **names)
+
+
 def card(
-    assignment: Assignment, labels: Ints | None, num_classes: int, class_names: Sequence[str] | None = None
+    assignment: Assignment,
+    labels: Ints | None,
+    num_classes: int,
+    class_names: Sequence[str] | None = None,
+    client_names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the content of `partition.json`. Without labels, which stay with real clients, it leaves out classes.
 
@@ -27,6 +40,8 @@ def card(
     shares p_k of all samples of client k (training and validation) and the class shares p of all assigned samples.
     0: every client has the same mix. For balanced classes it is at most 1 - 1/C, with one class per client.
     class_counts: training samples of each class over all clients, in the order of class_names.
+    class_sharing: which pairs of classes have clients in common, see `ClassSharing`.
+    client_names: only where clients have names, of all clients in the order of their numbers.
     """
     client, training = assignment.client, assignment.population
     if labels is None:
@@ -51,6 +66,7 @@ def card(
         **(_skew(every, train, training) if by_class else {}),
         "class_names": _names(class_names, num_classes),
         **({"class_counts": train[:training].sum(axis=0).tolist()} if by_class else {}),
+        **({"client_names": list(client_names)} if client_names else {}),
         "digest": assignment.digest(),
     }
 
@@ -63,6 +79,7 @@ def _skew(every: Ints, train: Ints, training: int) -> dict[str, Any]:
         "classes_missing": _spread(missing, "mean"),
         "one_class_clients": {"count": len(one_class), "first": one_class[:MOST_LISTED].tolist()},
         "label_skew": _label_skew(every, training),
+        "class_sharing": ClassSharing.of(train[:training]).tree(),
     }
 
 

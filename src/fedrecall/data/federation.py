@@ -12,8 +12,18 @@ import numpy as np
 import torch
 
 from fedrecall.core.labels import Labels
-from fedrecall.data.arrays import ArrayPair, as_array, as_stored, checked, count_classes, draw_test, join_clients
+from fedrecall.data.arrays import (
+    ArrayPair,
+    as_array,
+    as_stored,
+    checked,
+    count_classes,
+    draw_test,
+    join_clients,
+    note_unused_zero,
+)
 from fedrecall.data.assignment import Assignment, ClientIndex, label_counts
+from fedrecall.data.client_names import names_of_clients
 from fedrecall.data.handle import Handle
 from fedrecall.data.own_partition import PARTITION
 from fedrecall.data.partition import Natural, Partition, describe_partition
@@ -52,12 +62,14 @@ class Federation:
         class_names: Sequence[str] = (),
         folder: ScratchFolder | None = None,
         partition: Mapping[str, Any] | None = None,
+        client_names: Sequence[str] = (),
     ) -> None:
         self.train, self.test = train, test
         self.assignment = assignment
         self.num_classes = num_classes
         self.transform = transform
         self.class_names = tuple(class_names) or tuple(str(c) for c in range(num_classes))
+        self.client_names = tuple(client_names)  # empty: clients have numbers only
         self.index = ClientIndex(assignment)
         self.data: Callable[[], DataSet] | None = None  # reads the samples again, on any machine
         self.partition = dict(partition or {})  # its name and settings, where they are known
@@ -78,8 +90,10 @@ class Federation:
         transform: Transform | None = None,
         layout: str = "auto",
         class_names: Sequence[str] = (),
+        id_names: Sequence[str] | np.ndarray = (),
     ) -> Federation:
-        """Split one data set over clients. `ids` names the client of each sample for `Natural`.
+        """Split one data set over clients. `ids` names the client of each sample for `Natural`; ids that are text
+        are the clients' names, and `id_names` are the names of the ids 0, 1, ..
 
         The partition is an instance of one of the classes, a name with or without options as in a recipe ("iid",
         {"name": "iid", "clients": 10}, "module:name"), or a function of your own (docs/data.md). Without `test`,
@@ -100,19 +114,22 @@ class Federation:
         tested = None if test is None else checked(*test, num_classes, "test")
         if len(y) > 1 and y.min() == y.max():
             raise InputError(f"the training labels have one class only, {int(y[0])}; at least two were expected")
-        num_classes = count_classes(y, tested) if num_classes is None else num_classes
+        if num_classes is None:
+            num_classes = count_classes(y, tested)
+            note_unused_zero(num_classes, "num_classes", y, *(tested or ())[1:])
         x, tested, transform = as_stored(x, tested, transform, layout)
         assignment = partition.assign(np.asarray(y), num_classes, ids)
         folder = ScratchFolder("data")
         train = Samples.write(folder.path, "train", x, y)
         test_samples = None if tested is None else Samples.write(folder.path, "test", *tested)
-        rest = class_names, folder, describe_partition(partition)
+        names = names_of_clients(assignment, ids, id_names) if isinstance(partition, Natural) else ()
+        rest = class_names, folder, describe_partition(partition), names
         return cls(train, test_samples, assignment, num_classes, transform, *rest)
 
     @classmethod
     def from_clients(
         cls,
-        clients: Sequence[ArrayPair],
+        clients: Sequence[ArrayPair] | Mapping[str, ArrayPair],
         *,
         test: ArrayPair | None = None,
         num_classes: int | None = None,
@@ -123,11 +140,14 @@ class Federation:
     ) -> Federation:
         """Take data that is already split, as one (samples, labels) pair per client.
 
-        The options are those of `from_arrays`.
+        A dictionary gives the clients names: {"Basel": (x, y), "Bern": (x, y)}. The options are those of
+        `from_arrays`.
         """
+        names = tuple(map(str, clients)) if isinstance(clients, Mapping) else ()
         x, y, ids = join_clients(clients, num_classes)
         partition = Natural(validation=validation, seed=seed, held_out=held_out)
-        made = cls.from_arrays(x, y, test=test, partition=partition, num_classes=num_classes, ids=ids, **options)
+        options |= {"ids": ids, "id_names": names}
+        made = cls.from_arrays(x, y, test=test, partition=partition, num_classes=num_classes, **options)
         given = int(ids[-1]) + 1
         if len(made) < given:  # the clients' numbers would differ from their places in the list
             raise InputError(
@@ -162,6 +182,7 @@ class Federation:
             transform=data.transform,
             layout="nhwc",
             class_names=data.class_names,
+            id_names=() if data.id_names is None else data.id_names,
         )
 
     @classmethod
@@ -169,12 +190,14 @@ class Federation:
         """Open the files of a federation that another process has made."""
         test = None if handle.test is None else Samples(*handle.test)
         rest = handle.num_classes, handle.transform, handle.class_names
-        return cls(Samples(*handle.train), test, handle.assignment, *rest)
+        names = handle.client_names
+        return cls(Samples(*handle.train), test, handle.assignment, *rest, client_names=names)
 
     def handle(self) -> Handle:
         """Return what another process needs to open this federation with `from_handle`."""
         train, test = self.train.files, None if self.test is None else self.test.files
-        return Handle(train, test, self.assignment, self.num_classes, self.transform, self.class_names)
+        rest = self.num_classes, self.transform, self.class_names, self.client_names
+        return Handle(train, test, self.assignment, *rest)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the handle, so that a copy maps the same files."""

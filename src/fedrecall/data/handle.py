@@ -22,6 +22,7 @@ class Handle:
     num_classes: int
     transform: Transform
     class_names: tuple[str, ...]
+    client_names: tuple[str, ...] = ()
 
     @property
     def files(self) -> list[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from fedrecall.api.execute import load_federation
+from fedrecall.display import count_of
 from fedrecall.errors import InputError
 from fedrecall.flower.app import RECIPE
 from fedrecall.flower.samples import SampleKind
@@ -40,10 +41,11 @@ def write_app(folder: Path, recipe: Recipe, nodes: Path | None = None) -> int:
         (folder / PACKAGE).mkdir(parents=True)
     recipe = with_whole_paths(recipe)
     method = titles().method(recipe.tree()).replace('"', "'")
+    size = f"{count_of(len(federation), 'client')}, {count_of(recipe.rounds, 'round')}"
     values = {
         "name": name,
         "package": PACKAGE,
-        "description": f"{method} on {len(federation)} clients, {recipe.rounds} rounds, by fedrecall.",
+        "description": f"{method} on {size}, by fedrecall.",
         "clients": len(federation),
         "out": quoted(folder / "run"),
         "state": quoted(folder / "state"),

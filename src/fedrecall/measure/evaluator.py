@@ -162,6 +162,7 @@ class Evaluator(Observer):
         return line, {
             "round": t,
             "client": listed.tolist(),
+            **({"name": [federation.client_names[k] for k in listed]} if federation.client_names else {}),
             "val_accuracy": accuracy[listed].round(6).tolist(),
             "val_nll": nll[listed].round(6).tolist(),
             "samples": samples[listed].tolist(),

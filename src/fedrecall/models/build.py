@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
@@ -110,6 +111,7 @@ def contiguous_without_gradient(norm: nn.Module, inputs: tuple[Tensor, ...]) -> 
 
 def check_outputs(flat: FlatModel, federation: Federation) -> None:
     """Raise an `InputError` unless the model takes these samples and returns a score for each class."""
+    refuse_other_inputs(flat.module)
     was_training = flat.module.training
     x = dry_batch(federation, flat.w.dtype)
     try:
@@ -127,10 +129,58 @@ def check_outputs(flat: FlatModel, federation: Federation) -> None:
     flat.module.train(was_training)
     shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if not isinstance(shape, tuple) or len(shape) != 2 or shape[1] != federation.num_classes:
-        raise InputError(
+        refused = InputError(
             f"the model answers two samples with {shape}; two rows of {federation.num_classes} class scores "
             "were expected"
         )
+        raise with_wrapper(refused, call_for_logits(flat.module, logits))
+
+
+def refuse_other_inputs(module: nn.Module) -> None:
+    """Raise an `InputError` if the model's `forward` needs inputs besides the samples."""
+    others = [name for name, needed in further_inputs(module).items() if needed]
+    if others:
+        refused = InputError(f"the model needs {' and '.join(others)} besides the samples, which are its only input")
+        raise with_wrapper(refused, f"self.model(x, {', '.join(map(as_argument, others))})")
+
+
+def further_inputs(module: nn.Module) -> dict[str, bool]:
+    """Return the parameters of `forward` after the first one, and whether a call must give them."""
+    try:
+        _, *others = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError):  # forward is not Python, or has no parameter
+        return {}
+    named = [other for other in others if other.kind not in (other.VAR_POSITIONAL, other.VAR_KEYWORD)]
+    return {other.name: other.default is other.empty for other in named}
+
+
+def as_argument(name: str) -> str:
+    return f"{name}=(x != 0).long()" if "mask" in name else f"{name}=.."
+
+
+def call_for_logits(module: nn.Module, output: object) -> str:
+    """Return the call that takes the logits out of this output, as of Hugging Face's models; "" if there is none."""
+    mask = "attention_mask" in further_inputs(module)  # without it, padding would count as words
+    call = f"self.model(x, {as_argument('attention_mask')})" if mask else "self.model(x)"
+    if hasattr(output, "logits"):
+        return f"{call}.logits"
+    if isinstance(output, Mapping) and "logits" in output:
+        return f'{call}["logits"]'
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        return f"{call}[0]"
+    return ""
+
+
+def with_wrapper(error: InputError, call: str) -> InputError:
+    """Return the error with the lines that wrap the model, if a call is known that makes it fit."""
+    if call:
+        error.add_note(
+            "wrap it, for instance:\n"
+            "class Wrapped(torch.nn.Module):\n"
+            "    def __init__(self, model): super().__init__(); self.model = model\n"
+            f"    def forward(self, x): return {call}"
+        )
+    return error
 
 
 def refuse_unknown_ids(module: nn.Module, federation: Federation) -> None:

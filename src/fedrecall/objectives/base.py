@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from fedrecall.config.options import Shares
+from fedrecall.core.class_sharing import ClassSharing
 from fedrecall.core.labels import Labels
 from fedrecall.core.priors import FAR, portable_log, shares_of, shift, unevenness
 from fedrecall.core.vector import Tensors
+from fedrecall.display import count_of
 
 NOTHING: frozenset[str] = frozenset()
 TEACHER = frozenset({"teacher"})
@@ -88,9 +90,14 @@ class Objective:
         if not one_class_clients or not self.mute_on_one_class:
             return None
         return (
-            f"{one_class_clients} of {clients} clients have one class only: the gradient of "
-            f"{type(self).__name__} is zero there, so they learn nothing{self.remedy}"
+            f"{one_class_clients} of {count_of(clients, 'client')} {'has' if one_class_clients == 1 else 'have'} one "
+            f"class only: the gradient of {type(self).__name__} is zero there, so "
+            f"{'it learns' if one_class_clients == 1 else 'they learn'} nothing{self.remedy}"
         )
+
+    def note_on_sharing(self, sharing: ClassSharing, clients: int) -> Iterator[str]:
+        """Yield a note for the user if the clients' classes overlap too little for this objective."""
+        yield from ()
 
     def note_on_prior(self, pooled: Tensor) -> Iterator[str]:
         """Yield a note for the user if the model is meant for uniform class shares and the clients' are uneven."""

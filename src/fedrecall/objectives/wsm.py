@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from fedrecall.config.options import Prior, Rate, checked_prior
+from fedrecall.core.class_sharing import ClassSharing
 from fedrecall.core.labels import Labels
 from fedrecall.core.losses import log_weights, quick_cross_entropy
 from fedrecall.core.priors import check_length, portable_log
@@ -29,7 +31,7 @@ class WSM(Objective):
     """
 
     prior_key: ClassVar[str] = "objective.prior"
-    remedy: ClassVar[str] = " (objective.smoothing above 0 gives them a gradient)"
+    remedy: ClassVar[str] = " (objective.smoothing above 0 gives a gradient)"
 
     tau: Annotated[float, "strength of the re-weighting; 0 is plain cross-entropy"] = 1.0
     smoothing: Annotated[float, "lam: the share of the prior mixed into beta"] = 0.0
@@ -96,3 +98,15 @@ class WSM(Objective):
     def mute_on_one_class(self) -> bool:
         # Distillation does not help: it starts at the teacher, where its gradient is also zero.
         return self.tau > 0 and not self.smoothing
+
+    def note_on_sharing(self, sharing: ClassSharing, clients: int) -> Iterator[str]:
+        reason = sharing.too_little(clients)
+        if not reason or not self.mute_on_one_class or self.distill:
+            return
+        # Without any pair in common, cross-entropy was ahead of WSM at every smoothing (docs/when-wsm-hurts.md).
+        alone = sharing.clients_per_pair == 0
+        remedy = "objective=cross_entropy" if alone else "objective.smoothing=0.03"
+        yield (
+            f"{reason}, and WSM without smoothing learns to tell two classes apart only from clients that have "
+            f"both: it may be far behind here; {remedy} was better on such clients (docs/when-wsm-hurts.md)"
+        )

@@ -77,7 +77,8 @@ def read_recipe(source: str, folder: Path = Path()) -> Tree:
     if tree is None:
         return {}
     if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
-        raise InputError(f"the recipe {source!r} is not a list of keys and values")
+        is_a = "a list" if isinstance(tree, list) else short_repr(tree)
+        raise InputError(f"the recipe {source!r} is {is_a}; keys with values were expected, as in rounds: 80")
     return tree
 
 

@@ -62,7 +62,10 @@ class Recipe(Settings):
     data: Named = Field(default={"name": "cifar10"}, description="the data set")
     partition: Named = Field(default={"name": "dirichlet"}, description="who has which of its samples")
     model: Named = Field(default={"name": "lenet"}, description="the model")
-    objective: Named = Field(default={"name": "wsm"}, description="the clients' loss")
+    objective: Named = Field(
+        default={"name": "wsm"},
+        description="the clients' loss; see docs/when-wsm-hurts.md",
+    )
     algorithm: Named = Field(default={"name": "fedavg"}, description="how the clients' models become one")
     rounds: Positive = Field(default=4000, description="communication rounds")
     participation: Annotated[float, Field(gt=0, le=1)] | Tree | None = Field(

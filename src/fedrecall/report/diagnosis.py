@@ -18,6 +18,7 @@ from fedrecall.measure.forgetting import (
     means_of_known,
     probe_metrics,
 )
+from fedrecall.report.client_names import client_title, printable_line
 from fedrecall.report.wording import join_words, rounded_share
 from fedrecall.runs.reader import RunRecord, read_tree
 from fedrecall.runs.schema import DIAGNOSIS_KEYS
@@ -84,11 +85,6 @@ def _ranked(ids: np.ndarray, values: np.ndarray) -> Ranking:
     return tuple(sorted(known, key=lambda pair: (-pair[1], pair[0])))
 
 
-def printable_line(name: str) -> str:
-    """Return a name from a user's file on one line, with `?` for unprintable characters."""
-    return "".join(sign if sign.isprintable() else "?" for sign in " ".join(name.split()))
-
-
 def opening(start: str, found: Findings, clients: int, population: int, classes: int, *, initial: bool) -> str:
     """Return which clients train from which `start`, and whether that model has anything to forget."""
     who = f"all {population} clients" if clients == population else f"{clients} of {population} clients"
@@ -106,13 +102,15 @@ def opening(start: str, found: Findings, clients: int, population: int, classes:
     return sentence
 
 
-def sentences(plain: Findings, wsm: Findings) -> list[str]:
-    """Return a text on cross-entropy, one on WSM, and one on the difference."""
-    return [_described("Cross-entropy", plain), _described("WSM", wsm), _compared(plain, wsm)]
+def sentences(plain: Findings, wsm: Findings, clients: Sequence[str] = ()) -> list[str]:
+    """Return a text on cross-entropy, one on WSM, and one on the difference, given the clients' names if any."""
+    both = [_described("Cross-entropy", plain, clients), _described("WSM", wsm, clients)]
+    return [*both, _compared(plain, wsm)]
 
 
-def _described(name: str, found: Findings) -> str:
-    return " ".join([f"{name}: {_how_much(found)}", *_statistics(found), _by_whom(found), _on_classes(found)])
+def _described(name: str, found: Findings, clients: Sequence[str]) -> str:
+    by_whom = _by_whom(found, clients)
+    return " ".join([f"{name}: {_how_much(found)}", *_statistics(found), by_whom, _on_classes(found)])
 
 
 def _how_much(found: Findings) -> str:
@@ -151,10 +149,10 @@ def _statistics(found: Findings) -> list[str]:
     return [f"With the batch-norm statistics that it was sent it is {_worse(found.global_statistics)} there."]
 
 
-def _by_whom(found: Findings) -> str:
+def _by_whom(found: Findings, clients: Sequence[str]) -> str:
     if not found.causes:
         return ""
-    causes, suffers = _leaders(found.causes), _leaders(found.suffers)
+    causes, suffers = _leaders(found.causes, clients), _leaders(found.suffers, clients)
     costs = "No client's training costs the others anything on the average."
     if causes:
         first, rest = causes
@@ -164,13 +162,15 @@ def _by_whom(found: Findings) -> str:
     if not suffers:
         return f"{costs} No client's data suffer on the average."
     first, rest = suffers
-    return f"{costs} {first[0].capitalize()} suffers most ({first[1]} points){rest}."
+    return f"{costs} {first[0][:1].upper()}{first[0][1:]} suffers most ({first[1]} points){rest}."
 
 
-def _leaders(ranking: Ranking) -> tuple[tuple[str, str], str] | None:
+def _leaders(ranking: Ranking, clients: Sequence[str]) -> tuple[tuple[str, str], str] | None:
     """Return the first client with its points, and the next ones in words; None if no value is positive."""
     losers = [
-        (f"client {client}", f"{rounded_share(value):.1f}") for client, value in ranking if rounded_share(value) > 0
+        (client_title(clients, client), f"{rounded_share(value):.1f}")
+        for client, value in ranking
+        if rounded_share(value) > 0
     ][:NAMED]
     if not losers:
         return None
@@ -190,7 +190,12 @@ def _on_classes(found: Findings) -> str:
 
 
 def _compared(plain: Findings, wsm: Findings) -> str:
-    parts = [_change(plain, wsm)]
+    parts = [
+        f"Averaged, the clients' models have an accuracy of {rounded_share(wsm.averaged):.1f} % with WSM and "
+        f"{rounded_share(plain.averaged):.1f} % with cross-entropy "
+        f"({rounded_share(plain.before):.1f} % before the round).",
+        _change(plain, wsm),
+    ]
     if not math.isnan(plain.learned + wsm.learned):
         second = _gains(plain.learned)
         if rounded_share(wsm.learned) > 0 and rounded_share(plain.learned) > 0:
@@ -200,11 +205,6 @@ def _compared(plain: Findings, wsm: Findings) -> str:
             wsm.forgetting
         ) < rounded_share(plain.forgetting):
             parts.append("WSM learns nothing here, and a model that learns nothing forgets nothing.")
-    parts.append(
-        f"Averaged, the clients' models have an accuracy of {rounded_share(wsm.averaged):.1f} % with WSM and "
-        f"{rounded_share(plain.averaged):.1f} % with cross-entropy "
-        f"({rounded_share(plain.before):.1f} % before the round)."
-    )
     return " ".join(parts)
 
 

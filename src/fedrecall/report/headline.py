@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedrecall.measure.metrics import metric_of
 from fedrecall.report.comparison import Method, blocks, competitors
 from fedrecall.report.intervals import distinguishable, paired_interval
-from fedrecall.report.wording import count_of, in_hundred, percent, points, points_range
+from fedrecall.report.wording import count_of, in_hundred, percent, points, points_range, rounded_share
 
 Pair = tuple[Method, Method]
 
@@ -115,7 +115,9 @@ def _better(methods: list[Method], key: str) -> Method | None:
     direction = metric_of(key).better
     if len(methods) != 2 or key == "learned" or direction is None:
         return None
-    if not distinguishable(methods[0], methods[1], key):
+    first, second = methods
+    # A single seed does not tell, however large the difference.
+    if paired_interval(first, second, key) is None or not distinguishable(first, second, key):
         return None
     ranked = sorted(methods, key=lambda method: method.mean(key))
     return ranked[-1] if direction == "higher" else ranked[0]
@@ -148,12 +150,11 @@ def _comparison(plain: Method, rival: Method) -> str:
         )
     if plain.values("forgetting") and rival.values("forgetting"):
         cost = (
-            f"a client's training costs the others {_cost(plain)} points of accuracy with cross-entropy and "
-            f"{_cost(rival)} with {_method_name(rival)}"
+            f"a client's training {_costs(plain)} of accuracy with cross-entropy and "
+            f"{_costs(rival, after=plain)} with {_method_name(rival)}"
         )
         if plain.values("learned") and rival.values("learned"):
-            gains = [points(method.mean("learned")) for method in (plain, rival)]
-            cost += f", while it gains {gains[0]} and {gains[1]} on its own data"
+            cost += f", while it {_gains(plain)} and {_gains(rival, after=plain)} on its own data"
         parts.append(cost)
     sentence = "; ".join(parts)
     return f"{sentence[:1].upper()}{sentence[1:]}."
@@ -210,6 +211,26 @@ def _cost(method: Method) -> str:
     return in_hundred(method.mean("forgetting"))
 
 
+def _costs(method: Method, after: Method | None = None) -> str:
+    """Return `costs the others 9.8 points`, or `brings the others 0.7 points`; after a method with the same verb,
+    the number alone."""
+    brings = rounded_share(method.mean("forgetting")) < 0
+    shown = in_hundred(abs(method.mean("forgetting")))
+    if after is None:
+        return f"{'brings' if brings else 'costs'} the others {shown} points"
+    same = brings == (rounded_share(after.mean("forgetting")) < 0)
+    return shown if same else f"{'brings' if brings else 'costs'} them {shown}"
+
+
+def _gains(method: Method, after: Method | None = None) -> str:
+    """Return `gains +6.1`, or `loses 0.7`; after a method with the same verb, the number alone."""
+    lost = rounded_share(method.mean("learned")) < 0
+    shown = in_hundred(-method.mean("learned")) if lost else points(method.mean("learned"))
+    if after is not None and lost == (rounded_share(after.mean("learned")) < 0):
+        return shown
+    return f"{'loses' if lost else 'gains'} {shown}"
+
+
 def _alone(method: Method) -> str:
     parts = []
     if method.finished and method.values("final_accuracy"):
@@ -217,8 +238,5 @@ def _alone(method: Method) -> str:
     else:
         parts.append(f"{method.label}, {count_of(method.runs[0].rounds_done, 'round')}")
     if method.values("forgetting") and method.values("learned"):
-        parts.append(
-            f"a client's training costs the others {_cost(method)} points of accuracy and gains "
-            f"{points(method.mean('learned'))} on its own data"
-        )
+        parts.append(f"a client's training {_costs(method)} of accuracy and {_gains(method)} on its own data")
     return f"{'; '.join(parts)}."

@@ -213,7 +213,7 @@ def card_lines(card: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the lines of a partition's card, without the class lists, which have figures of their own."""
     lines = []
     for key, value in card.items():
-        if key in ("class_names", "class_counts"):
+        if key in ("class_names", "class_counts", "client_names"):
             continue
         if key == "digest":
             value = str(value)[:12]

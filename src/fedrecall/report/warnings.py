@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from fedrecall.report.comparison import Method, blocks, differing_keys, flatten, origin_key, recipe_key, same_seeds
 from fedrecall.report.intervals import CLAIM
@@ -32,17 +33,34 @@ def warnings(methods: list[Method]) -> list[Warning]:
 
 
 def _of_method(method: Method) -> Iterator[str]:
+    guessing = [run for run in method.runs if _guesses(run)]
+    if len(guessing) == 1:
+        accuracy = percent(guessing[0].summary["final_accuracy"])
+        yield f"{guessing[0].path} ended with an accuracy of {accuracy}, no better than guessing."
+    elif guessing:
+        of_all = f"{len(guessing)} of {count_of(len(method.runs), 'run')}"
+        yield f"{of_all} ended no better than guessing, {guessing[0].path} the first of them."
     for run in method.runs:
         yield from _unfinished(run)
         yield from _diverged(run)
         yield from _one_class(run)
-        for event in run.events:
-            if event.get("event") != "warning":
-                yield f"round {event.get('round', '?')}, {event.get('event')}: {event.get('message', '')}"
-            elif event.get("message"):
-                yield f"{str(event['message']).rstrip('.')}."
+        yield from _events(run)
     for run in method.repeats:
         yield f"{run.path} has the seeds of another run of the same method: it is a repeat, and not counted again."
+
+
+def _events(run: RunRecord) -> Iterator[str]:
+    """Yield the run's events; equal ones of several rounds are one, with their number."""
+    rounds: dict[tuple[str, str], list[Any]] = {}
+    for event in run.events:
+        kind, message = str(event.get("event")), str(event.get("message") or "")
+        if kind != "warning":
+            rounds.setdefault((kind, message), []).append(event.get("round", "?"))
+        elif message:
+            yield f"{message.rstrip('.')}."
+    for (kind, message), which in rounds.items():
+        several = f"{len(which)} times, first in " if len(which) > 1 else ""
+        yield f"{several}round {which[0]}, {kind}: {message}"
 
 
 def _unfinished(run: RunRecord) -> Iterator[str]:
@@ -57,9 +75,11 @@ def _unfinished(run: RunRecord) -> Iterator[str]:
 def _diverged(run: RunRecord) -> Iterator[str]:
     if run.diverged:
         yield f"{run.path} diverged: in round {run.diverged} the training loss was not a number."
+
+
+def _guesses(run: RunRecord) -> bool:
     accuracy, classes = run.summary.get("final_accuracy"), run.card.get("classes")
-    if is_number(accuracy) and is_number(classes) and accuracy <= 1.2 / classes:
-        yield f"{run.path} ended with an accuracy of {percent(accuracy)}, no better than guessing."
+    return is_number(accuracy) and is_number(classes) and accuracy <= 1.2 / classes
 
 
 def _one_class(run: RunRecord) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from fedrecall.config.titles import Titles
+from fedrecall.display import count_of as count_of
 from fedrecall.display import printable_lines
 
 MINUS = "\u2212"
@@ -81,10 +82,6 @@ def points(value: float) -> str:
 def points_range(found: tuple[float, float] | None) -> str:
     """Return an interval as `+3.0 to +13.0`, or a hyphen if there is none."""
     return f"{points(found[0])} to {points(found[1])}" if found else "-"
-
-
-def count_of(count: int, thing: str) -> str:
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def join_words(words: Iterable[str]) -> str:

@@ -33,6 +33,8 @@ from fedrecall.storage.atomic_files import (
     write_text,
 )
 
+ANOTHER_FOLDER = "choose another with --out, in Python with out="
+
 
 class RunFolder:
     """Writes the files of a run's folder."""
@@ -52,8 +54,10 @@ class RunFolder:
                     f"the folder {str(path)!r} has an unfinished run; go on with it by: "
                     f"fedrecall resume {shlex.quote(str(path))}"
                 )
-            if path.exists() and not (path.is_dir() and all(map(is_of_a_start, path.iterdir()))):
-                raise InputError(f"the folder {str(path)!r} is not empty; choose another with --out")
+            if path.exists() and not path.is_dir():
+                raise InputError(f"{str(path)!r} is a file; a new or an empty folder was expected")
+            if path.is_dir() and not all(map(is_of_a_start, path.iterdir())):
+                raise InputError(f"the folder {str(path)!r} is not empty; {ANOTHER_FOLDER}")
             path.mkdir(parents=True, exist_ok=True)
             remove_dead_versions(path / files.RECIPE)
         return cls(path)
@@ -187,8 +191,10 @@ def explain_folder_errors(path: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except FileExistsError:
+        raise InputError(f"{str(path)!r} is a file; a new or an empty folder was expected") from None
     except (OSError, ValueError) as error:  # a ValueError is about an invalid name
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(
-            f"the folder {short_repr(str(path))} cannot be made or read: {reason}; choose another with --out"
+            f"the folder {short_repr(str(path))} cannot be made or read: {reason}; {ANOTHER_FOLDER}"
         ) from None

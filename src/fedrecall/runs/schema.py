@@ -82,6 +82,8 @@ CARD_KEYS = keys(
     samples=keys(validation=float),
     validation_size=keys(median=float),
     class_names=list,
+    client_names=list,
+    class_sharing=keys(classes=Whole, parts=Whole, clients_per_pair=float, unshared_pairs=float),
     digest=str,
 )
 DIAGNOSIS_KEYS = keys(runs=dict, sentences=list[str], notes=list[str])

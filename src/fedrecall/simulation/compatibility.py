@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fedrecall.client.job import Job
+from fedrecall.core.class_sharing import ClassSharing
 from fedrecall.core.priors import check_length
 from fedrecall.core.vector import FlatModel
 from fedrecall.data.federation import Federation
+from fedrecall.display import count_of
 from fedrecall.errors import InputError, short_repr
 from fedrecall.models.build import has_statistics, least_samples, trains_otherwise
 from fedrecall.models.representation import Representation
@@ -99,10 +101,11 @@ def refuse_single_samples(recipe: Recipe, federation: Federation, *, pooled: boo
         raise InputError(f"client {sizes.argmin()} has one training sample, but batch norm needs two in a batch")
 
 
-def warnings_of(experiment: Experiment, one_class_clients: int) -> Iterator[str]:
-    """Yield warnings about the experiment."""
+def warnings_of(experiment: Experiment, card: Mapping[str, Any]) -> Iterator[str]:
+    """Yield warnings about the experiment, given the card of its partition."""
     recipe, job, federation, engine = experiment.recipe, experiment.job, experiment.federation, experiment.engine
     module, algorithm = experiment.flat.module, experiment.algorithm
+    one_class_clients = card.get("one_class_clients", {}).get("count", 0)
     if job.knows_validation and federation.knows_labels:  # the card counts training labels alone
         known = (federation.labels(k, with_validation=True) for k in range(federation.population))
         one_class_clients = sum(int((labels.counts > 0).sum()) == 1 for labels in known)
@@ -111,6 +114,9 @@ def warnings_of(experiment: Experiment, one_class_clients: int) -> Iterator[str]
     taught = "teacher" in job.objective.needs and trains_otherwise(module)
     if note and not algorithm.pooled and not taught:
         yield note
+    sharing = ClassSharing.from_card(card)
+    if sharing is not None and algorithm.exchanges and not algorithm.pooled:
+        yield from job.objective.note_on_sharing(sharing, federation.population)
     shares_known = federation.knows_labels and not algorithm.personal
     if recipe.evaluation.prior == "as_trained" and shares_known:
         yield from job.objective.note_on_prior(federation.pooled_shares)
@@ -122,12 +128,12 @@ def warnings_of(experiment: Experiment, one_class_clients: int) -> Iterator[str]
     wanted, last = recipe.evaluation.test_last, recipe.tested_rounds
     if wanted is not None and wanted > recipe.rounds:
         yield (
-            f"evaluation.test_last is {wanted}, but there are {recipe.rounds} rounds: the final accuracy "
+            f"evaluation.test_last is {wanted}, but the run has {count_of(recipe.rounds, 'round')}: the final accuracy "
             f"is {'that of the last one' if last == 1 else f'over the last {last}'}"
         )
     late = [t for t in recipe.forgetting.rounds or () if t > recipe.rounds]
     if late:
-        yield f"forgetting.rounds has {late}, but there are {recipe.rounds} rounds"
+        yield f"forgetting.rounds has {late}, but the run has {count_of(recipe.rounds, 'round')}"
     heeds_time = engine.replaces_workers or engine.leaves_out_clients
     if recipe.execution.client_timeout is not None and not heeds_time:
         yield f"execution.client_timeout has no effect: the engine is {engine.name!r}, without workers"

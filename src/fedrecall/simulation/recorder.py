@@ -8,7 +8,7 @@ from typing import Any
 
 from fedrecall.client.lanes.decision import advice_on_steps
 from fedrecall.core.vector import Tensors
-from fedrecall.data.card import card
+from fedrecall.data.card import federation_card
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.measure.metrics import pooled_metrics
 from fedrecall.recipe.code_keys import names_code
@@ -77,7 +77,7 @@ class Recorder(Observer):
 
     def _warnings(self, partition: Mapping[str, Any]) -> list[str]:
         """Return the warnings about the experiment, given the partition's card."""
-        return list(warnings_of(self.experiment, partition.get("one_class_clients", {}).get("count", 0)))
+        return list(warnings_of(self.experiment, partition))
 
     def _write_environment(self) -> None:
         """Write the environment of this machine and of other nodes that clients train on."""
@@ -93,10 +93,8 @@ class Recorder(Observer):
     def _describe_partition(self) -> dict[str, Any]:
         """Write the partition and its card; return the card."""
         federation = self.experiment.federation
-        known = federation.knows_labels
-        labels, counts = (federation.train.y, federation.training_counts()) if known else (None, None)
-        described = card(federation.assignment, labels, federation.num_classes, federation.class_names)
-        federation.assignment.save(self.folder.path, counts)
+        described = federation_card(federation)
+        federation.assignment.save(self.folder.path, federation.training_counts() if federation.knows_labels else None)
         self.folder.write_json(files.CARD, described)
         return described
 

@@ -43,7 +43,8 @@ def starting_point(
         refuse_other_data(path, experiment)
     refuse_other_model(point, experiment)
     if point.round >= recipe.rounds and (point.round > recipe.rounds or is_complete(path, point.round)):
-        raise InputError(f"the run in {str(path)!r} has all its {recipe.rounds} rounds; rounds=N makes it longer")
+        done = "its only round" if recipe.rounds == 1 else f"all its {recipe.rounds:,} rounds"
+        raise InputError(f"the run in {str(path)!r} has {done}; rounds=N makes it longer")
     if recipe.rounds != point.recipe.get("rounds") and recipe.local.schedule.name == "cosine":
         notes.append("the rate follows a cosine over all rounds: a run of this length from the start would differ")
     return point, notes

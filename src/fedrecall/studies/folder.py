@@ -15,7 +15,7 @@ from fedrecall.display import printable
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
-from fedrecall.runs.folder import RunFolder, explain_folder_errors
+from fedrecall.runs.folder import ANOTHER_FOLDER, RunFolder, explain_folder_errors
 from fedrecall.runs.identity import identity
 from fedrecall.runs.reader import RunRecord, is_run, read_tree
 from fedrecall.simulation.resume import changed_keys
@@ -53,11 +53,9 @@ class StudyFolder:
         if (path / files.STUDY).is_file():
             changed = list(changed_keys(asked(folder.saved()), asked(design.tree())))
             if changed:
-                raise InputError(
-                    f"the folder {str(path)!r} has another study: {'; '.join(changed)}; choose another with --out"
-                )
+                raise InputError(f"the folder {str(path)!r} has another study: {'; '.join(changed)}; {ANOTHER_FOLDER}")
         elif inside:
-            raise InputError(f"the folder {str(path)!r} is not empty and has no study; choose another with --out")
+            raise InputError(f"the folder {str(path)!r} is not empty and has no study; {ANOTHER_FOLDER}")
         else:
             write_text(path / files.STUDY, yaml.safe_dump(design.tree(), sort_keys=False, allow_unicode=True))
         return folder

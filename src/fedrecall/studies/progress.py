@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedrecall.display import printable
+from fedrecall.display import count_of, printable
 from fedrecall.report.tables import duration
 from fedrecall.studies.cells import PlannedRun, RunSlot
 from fedrecall.studies.folder import State
@@ -97,7 +97,7 @@ class Progress:
     def headline(self) -> str:
         """Return a summary such as `4 of 12 runs done, 1 failed, 3 min left`."""
         kinds = [course.kind for course in self.courses.values()]
-        words = [f"{kinds.count('finished')} of {len(kinds)} runs done"]
+        words = [f"{kinds.count('finished')} of {count_of(len(kinds), 'run')} done"]
         words += [f"{kinds.count(kind)} {kind}" for kind in ("diverged", "failed") if kind in kinds]
         left = seconds_left(list(self.courses.values()), self.jobs, time.monotonic())
         return ", ".join([*words, *([f"{duration(left)} left"] if left else [])])

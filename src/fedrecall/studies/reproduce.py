@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedrecall.api.execute import load_federation
-from fedrecall.data.card import card
+from fedrecall.data.card import federation_card
 from fedrecall.errors import InputError, nearest
 from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.files import Tree
@@ -151,5 +151,5 @@ def write_partition(path: Path, recipe: Recipe) -> None:
     federation, folder = load_federation(recipe), RunFolder.create(path)
     folder.write_text(files.RECIPE, recipe.yaml())
     federation.assignment.save(folder.path, federation.training_counts())
-    described = card(federation.assignment, federation.train.y, federation.num_classes, federation.class_names)
+    described = federation_card(federation)
     folder.write_json(files.CARD, described)

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedrecall.api.execute import write_report
 from fedrecall.api.run import Run
+from fedrecall.display import count_of
 from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, Interrupted
 from fedrecall.recipe.files import Tree
@@ -107,7 +108,7 @@ class Study:
 
     def __repr__(self) -> str:
         kinds = [state.kind for state in self.states.values()]
-        return f"Study({str(self.path)!r}: {kinds.count('finished')} of {len(kinds)} runs finished)"
+        return f"Study({str(self.path)!r}: {kinds.count('finished')} of {count_of(len(kinds), 'run')} finished)"
 
 
 def sweep(
@@ -212,7 +213,7 @@ def run_study(asked: PlannedStudy, *, quiet: bool, report: bool) -> Study:
             except KeyboardInterrupt:
                 done = sum(state.kind in OVER for state in study.states.values())
                 raise Interrupted(
-                    f"stopped with {done} of {len(asked.runs)} runs done; the same command goes on"
+                    f"stopped with {done} of {count_of(len(asked.runs), 'run')} done; the same command goes on"
                 ) from None
         study.write_tables()
         if report:

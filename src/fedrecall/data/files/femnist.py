@@ -54,14 +54,14 @@ class LeafFiles:
                 raise InputError(f"there is no file {pattern} in {place}.")
 
     def arrays(self, folder: str | Path | None) -> dict[str, np.ndarray]:
-        """Return x_train, y_train, ids, x_test and y_test, from the cache."""
+        """Return x_train, y_train, ids, id_names (the writers), x_test and y_test, from the cache."""
         files = self._json_files(folder)
 
         def decode(target: Path) -> None:
             for split, paths in files.items():
                 write_split(paths, target, split)
 
-        return cached_arrays("femnist", files["train"] + files["test"], decode)
+        return cached_arrays("femnist-writers", files["train"] + files["test"], decode)
 
     def _json_files(self, folder: str | Path | None) -> dict[str, list[Path]]:
         place = self.locate(folder)
@@ -113,6 +113,7 @@ def write_split(paths: Sequence[Path], target: Path, split: str) -> None:
     np.save(target / f"y_{split}.npy", np.concatenate(labels))
     if split == "train":
         number = {name: i for i, name in enumerate(sorted({writer.name for writer in writers}))}
+        np.save(target / "id_names.npy", np.array(list(number)))
         np.save(target / "ids.npy", np.repeat([number[writer.name] for writer in writers], counts))
 
 

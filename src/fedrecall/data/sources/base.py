@@ -25,3 +25,4 @@ class DataSet:
     class_names: tuple[str, ...]
     transform: Transform
     ids: np.ndarray | None = None  # the client id of each training sample, for the partition `natural`
+    id_names: np.ndarray | None = None  # the names of the ids 0, 1, ..; without them, ids of text are names

@@ -55,7 +55,8 @@ def hf(
     for split, rows in chosen.items():
         reading.check(rows.column_names, ids=split == "train")
     # The same files may be read in several ways, each with a cache entry of its own.
-    way = hashlib.sha256(repr((reading, train, test)).encode()).hexdigest()[:8]
+    stored = (reading, train, test, *(["id_names"] if id_column else []))
+    way = hashlib.sha256(repr(stored).encode()).hexdigest()[:8]
     files = [Path(file["filename"]) for rows in chosen.values() for file in rows.cache_files]
     arrays = cached_arrays(f"hf-{way}", files, lambda target: reading.write(chosen, target))
     names, transform = arrays.pop("class_names").tolist(), stored_transform(arrays, augment=False)
@@ -96,7 +97,10 @@ class ColumnPlan:
 
     def write(self, parts: Mapping[str, Any], target: Path) -> None:
         """Write all arrays as files below `target`, after drawing the test set from "train" if asked for."""
-        ids = None if self.id_column is None else number_ids(column(parts["train"], self.id_column), self.id_column)
+        ids = None
+        if self.id_column is not None:
+            names, ids = number_ids(column(parts["train"], self.id_column), self.id_column)
+            np.save(target / "id_names.npy", names.astype(str))
         if self.test_fraction is not None:
             rows = parts["train"]
             tested = choose_test(len(rows), ids, self.test_fraction, self.split_seed)
@@ -151,11 +155,11 @@ def split_of(splits: Mapping[str, Any], name: str, key: str, path: str) -> Any:
     return splits[name]
 
 
-def number_ids(ids: np.ndarray, name: str) -> np.ndarray:
-    """Return the position of each id among the sorted ids."""
+def number_ids(ids: np.ndarray, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted ids, and the position of each id among them."""
     if ids.ndim != 1 or ids.dtype.kind not in "iuU":
         raise InputError(f"data.id_column is {name!r}, but its values are not all whole numbers, or all text")
-    return np.unique(ids, return_inverse=True)[1]
+    return np.unique(ids, return_inverse=True)
 
 
 def choose_test(count: int, ids: np.ndarray | None, fraction: float, seed: int) -> np.ndarray:

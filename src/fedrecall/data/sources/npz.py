@@ -12,7 +12,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from fedrecall.data.arrays import checked
+from fedrecall.data.arrays import checked, note_unused_zero
 from fedrecall.data.cache import cached_arrays, write_rows
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
@@ -68,7 +68,10 @@ def npz(
     arrays = cached_arrays(f"npz-{layout}", [file], decode)
     with name_errors(file):
         names = [str(name) for name in arrays.get("class_names", ())]
-        count = class_count([arrays["y_train"], arrays["y_test"]], names, classes)
+        labels = [arrays["y_train"], arrays["y_test"]]
+        count = class_count(labels, names, classes)
+    if classes is None and not names:
+        note_unused_zero(count, "data.classes", *labels)
     return DataSet(
         name="npz",
         **{key: arrays[key] for key in KEYS},

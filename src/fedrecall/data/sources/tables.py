@@ -119,7 +119,8 @@ def table_data(
     y = np.array([number[word] for table in tables for word in table.labels], np.int64)
     place = ranks(set(first.ids))
     ids = np.array([place[word] for word in first.ids], np.int64)[train] if first.ids else None
-    return DataSet(name, x[train], y[train], x[test], y[test], len(names), tuple(names), Plain(), ids)
+    rest = len(names), tuple(names), Plain(), ids, np.array(list(place)) if place else None
+    return DataSet(name, x[train], y[train], x[test], y[test], *rest)
 
 
 def encoded(found: set[str], classes: int | None) -> tuple[list[str], dict[str, int]]:

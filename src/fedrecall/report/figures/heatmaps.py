@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fedrecall.measure.forgetting import own_pairs
+from fedrecall.report.client_names import client_names
 from fedrecall.report.comparison import Method
+from fedrecall.report.figures.partition_picture import client_ticks
 from fedrecall.report.probe_views import ProbeArrays, matrix_of, participants_first
 from fedrecall.report.wording import MINUS, figure_text
+from fedrecall.runs.reader import RunRecord
 
 # Blue for gains, orange for losses. Losses get much darker, and cells that gain carry a dot, so that the sign is
 # readable in grey.
@@ -32,22 +36,21 @@ def probed_rounds(methods: list[Method]) -> list[int]:
 
 def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
     """Draw F[i, k] and the accuracy after training in one round, on one colour scale for all methods."""
-    probes = [(method, _probe(method, round)) for method in methods]
-    shown = [(method, _columns(probe)) for method, probe in probes if probe is not None]
+    shown = [(method, run, _columns(run.probes[round])) for method in methods for run in _probed(method, round)]
     if not shown:
         return None
-    end = 100 * max(0.1, *(float(np.nanmax(np.abs(matrix_of(probe)), initial=0)) for _, probe in shown))
-    heights = [max(0.8, 0.19 * len(probe["models"])) for _, probe in shown]
+    end = 100 * max(0.1, *(float(np.nanmax(np.abs(matrix_of(probe)), initial=0)) for *_, probe in shown))
+    heights = [max(0.8, 0.19 * len(probe["models"])) for *_, probe in shown]
     height = sum(heights) + 0.75 * len(shown) + 0.8
     figure = Figure(figsize=(8.2, height), layout="constrained")
     grid = figure.subplots(len(shown), 2, squeeze=False, gridspec_kw={"height_ratios": heights})
-    for (method, probe), (left, right) in zip(shown, grid):
+    for (method, run, probe), (left, right) in zip(shown, grid):
         lost = left.imshow(100 * matrix_of(probe), cmap=DIVERGING, norm=Normalize(-end, end), aspect="auto")
         kept = right.imshow(100 * probe["after"], cmap=SEQUENTIAL, norm=Normalize(0, 100), aspect="auto")
         _mark_gains(left, matrix_of(probe))
         for axes, colour in ((left, "black"), (right, "white")):
             _frame_own(axes, probe, colour)
-            _label(axes, probe)
+            _label(axes, probe, client_names(run))
         left.set_title(figure_text(method.label), loc="left")
         left.set_ylabel("model of client $i$")
     for axes, title in zip(grid[-1], ("data of client $k$", "data of client $k$")):
@@ -61,8 +64,9 @@ def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
     return figure
 
 
-def _probe(method: Method, round: int) -> ProbeArrays | None:
-    return next((run.probes[round] for run in method.runs if round in run.probes), None)
+def _probed(method: Method, round: int) -> list[RunRecord]:
+    """Return the first run that was probed in this round, as a list of at most one."""
+    return [run for run in method.runs if round in run.probes][:1]
 
 
 def _columns(probe: ProbeArrays) -> ProbeArrays:
@@ -89,11 +93,14 @@ def _frame_own(axes: Axes, probe: ProbeArrays, colour: str) -> None:
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec=colour, lw=1.1))
 
 
-def _label(axes: Axes, probe: ProbeArrays) -> None:
+def _label(axes: Axes, probe: ProbeArrays, names: Sequence[str]) -> None:
     axes.grid(False)
     rows, columns = len(probe["models"]), len(probe["data"])
     every, every_row = -(-columns // 20), -(-rows // 20)
-    axes.set_xticks(np.arange(0, columns, every), [str(client) for client in probe["data"][::every]], fontsize=7)
-    axes.set_yticks(np.arange(0, rows, every_row), [str(c) for c in probe["models"][::every_row]], fontsize=7)
+    below, left = (
+        client_ticks(names, clients.tolist()) for clients in (probe["data"][::every], probe["models"][::every_row])
+    )
+    axes.set_xticks(np.arange(0, columns, every), below, fontsize=7, rotation=90 if names else 0)
+    axes.set_yticks(np.arange(0, rows, every_row), left, fontsize=7)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)

@@ -17,6 +17,7 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from fedrecall.errors import InputError
+from fedrecall.report.client_names import short_client_name
 from fedrecall.report.wording import figure_text
 from fedrecall.storage.atomic_files import explain_write_errors
 
@@ -36,6 +37,7 @@ def draw_partition(
     title: str,
     most: int = 10,
     seed: int = 0,
+    client_names: Sequence[str] = (),
 ) -> None:
     """Draw `counts` [clients, classes] to `path`: png, svg or pdf by its suffix.
 
@@ -51,6 +53,7 @@ def draw_partition(
     for place, client in enumerate(shown):
         _draw_bar(axes, place, counts[client], colours)
     _label_axes(axes, shown, len(counts), title)
+    axes.set_yticks(np.arange(len(shown)), client_ticks(client_names, shown.tolist()))
     if len(names) <= len(TEN_COLOURS):
         handles = [Patch(facecolor=colour) for colour in colours]
         figure.legend(handles, names, loc="outside right upper", title="class", frameon=False)
@@ -59,6 +62,11 @@ def draw_partition(
     with explain_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150)
+
+
+def client_ticks(names: Sequence[str], clients: Sequence[int]) -> list[str]:
+    """Return the clients' names for an axis, or their numbers where they have none."""
+    return [figure_text(short_client_name(names, client)) for client in clients]
 
 
 def chosen_clients(clients: int, most: int, seed: int = 0) -> NDArray[np.int64]:
@@ -96,7 +104,6 @@ def _label_axes(axes: Axes, shown: NDArray[np.int64], clients: int, title: str) 
     axes.set_xlabel("share of the client's training samples, %")
     axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     axes.set_ylabel("client" if len(shown) == clients else f"client ({len(shown)} of {clients:,})")
-    axes.set_yticks(np.arange(len(shown)), [str(client) for client in shown])
     axes.set_xlim(0, 1)
     axes.set_ylim(len(shown) - 0.4, -0.6)  # the first client on top
     axes.tick_params(axis="y", length=0)

@@ -7,8 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
+from fedrecall.report.client_names import client_names
 from fedrecall.report.comparison import Method
-from fedrecall.report.figures.partition_picture import TEN_COLOURS, class_colours, spans
+from fedrecall.report.figures.partition_picture import TEN_COLOURS, class_colours, client_ticks, spans
 from fedrecall.report.probe_views import class_names, name_of
 from fedrecall.report.wording import figure_text, number, value_text
 from fedrecall.runs.reader import RunRecord
@@ -43,7 +44,7 @@ def draw_shares(methods: list[Method]) -> Figure | None:
             for c, start, width in spans(run.class_counts[client]):
                 axes.barh(place, width, 0.8, left=start, color=colours[c], hatch=hatches[c], edgecolor="white", lw=0.5)
         axes.set_title(figure_text(title))
-        axes.set_yticks(np.arange(len(ids)), [str(client) for client in ids])
+        axes.set_yticks(np.arange(len(ids)), client_ticks(client_names(run), ids.tolist()))
         axes.set_xlim(0, 1)
         axes.set_ylim(len(ids) - 0.4, -0.6)
         axes.grid(False)

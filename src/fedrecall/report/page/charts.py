@@ -12,6 +12,7 @@ import numpy as np
 
 from fedrecall.measure.metrics import metric_of
 from fedrecall.report.ablation import Ablation
+from fedrecall.report.client_names import client_names, client_title
 from fedrecall.report.comparison import Method
 from fedrecall.report.curves import Curve, curve, thinned
 from fedrecall.report.line_styles import LineStyle
@@ -46,6 +47,11 @@ def json_numbers(values: np.ndarray, digits: int = 5) -> list[float | None]:
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
+def shown_points(shares: np.ndarray) -> list[float | None]:
+    """Return shares in points for JSON, zero where they are shown as 0.0: Plotly would write -0.0."""
+    return json_numbers(np.where(np.abs(shares) < 0.0005, 0.0, 100 * shares))
+
+
 def line_of(look: LineStyle) -> Figure:
     return {"color": look.colour, "dash": look.dash, "width": 2.2}
 
@@ -78,7 +84,7 @@ def _curve_traces(position: int, method: Method, drawn: Curve, key: str) -> list
         traces.append({**edge, "y": json_numbers(factor * drawn.high), **filled})
     line = {
         "x": rounds,
-        "y": json_numbers(factor * drawn.mean),
+        "y": shown_points(drawn.mean) if factor == 100 else json_numbers(factor * drawn.mean),
         **_trace_style(position, method, len(rounds), marker=6),
         "hovertemplate": number_format(key),
     }
@@ -118,7 +124,7 @@ def class_figure(methods: list[Method]) -> Figure | None:
     columns = [name_of(names, c) for c in range(max(map(len, values)))]
     trace = {
         "type": "heatmap",
-        "z": [json_numbers(100 * row, 4) for row in values],
+        "z": [shown_points(row) for row in values],
         "x": [escape(name) for name in unique(columns)],
         "y": rows,
         "coloraxis": "coloraxis",
@@ -150,7 +156,7 @@ def client_figures(method: Method) -> tuple[Figure, Figure] | None:
 
 def _bars(run: RunRecord, clients: Clients) -> Figure:
     ids, values = clients.ids[:MOST_CLIENTS].tolist(), clients.values[:MOST_CLIENTS]
-    labels = label_sets(run, set(ids))
+    labels, names = label_sets(run, set(ids)), client_names(run)
     learned = clients.learned[:MOST_CLIENTS]
     details = [
         [escape(labels.get(client, "labels not recorded")), "–" if np.isnan(gain) else f"{points(gain)} points"]  # noqa: RUF001
@@ -159,8 +165,8 @@ def _bars(run: RunRecord, clients: Clients) -> Figure:
     trace = {
         "type": "bar",
         "orientation": "h",
-        "x": json_numbers(100 * values, 4),
-        "y": [f"client {client}" for client in ids],
+        "x": shown_points(values),
+        "y": [escape(client_title(names, client)) for client in ids],
         "marker": {"color": [LOST if value >= 0 else GAINED for value in values]},
         "customdata": details,
         "hovertemplate": "%{y}<br>forgetting: %{x:+.1f} points<br>learned when it trained: %{customdata[1]}"
@@ -185,11 +191,15 @@ def client_accuracy_figure(methods: list[Method]) -> Figure | None:
             (value, client) for client, value in zip(last["client"], last["val_accuracy"]) if is_number(value)
         )
         labels = label_sets(run, {client for _, client in pairs[:MOST_NAMED]})
+        names = client_names(run)
         traces.append(
             {
                 "x": [100 * (rank + 0.5) / len(pairs) for rank in range(len(pairs))],
                 "y": json_numbers(100 * np.array([value for value, _ in pairs])),
-                "text": [f"client {client}: {escape(labels.get(client, ''))}".rstrip(": ") for _, client in pairs],
+                "text": [
+                    escape(f"{client_title(names, client)}: {labels.get(client, '')}".rstrip(": "))
+                    for _, client in pairs
+                ],
                 **_trace_style(position, method, len(pairs), marker=5),
                 "hovertemplate": "%{y:.1f} % (%{text})",
             }
@@ -214,7 +224,7 @@ def share_figure(run: RunRecord) -> Figure | None:
         "type": "heatmap",
         "z": [json_numbers(100 * row, 3) for row in shares],
         "x": [escape(name) for name in unique([name_of(names, c) for c in range(counts.shape[1])])],
-        "y": [f"client {client}" for client in chosen],
+        "y": [escape(client_title(client_names(run), int(client))) for client in chosen],
         "customdata": [[escape(label_set(row, names))] * counts.shape[1] for row in counts[chosen]],
         "coloraxis": "coloraxis",
         "xgap": 1,

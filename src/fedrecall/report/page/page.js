@@ -75,7 +75,7 @@ function draw(div, figure) {
 
 const percent = (whole) => (whole === null ? null : whole / 100);  // of the ten-thousandths in the page's data
 const inPoints = (value) =>
-  value === null ? "no validation data" : (value < 0 ? "−" : "+") + Math.abs(value).toFixed(1) + " points";
+  value === null ? "no validation data" : (value <= -0.05 ? "−" : "+") + Math.abs(value).toFixed(1) + " points";
 const inPercent = (value) => (value === null ? "–" : value.toFixed(1) + " %");
 
 function rowsOf(heatmap, choice, columns) {
@@ -92,6 +92,9 @@ function matrixFigure(heatmap, kind, choice, columns) {
   const { rows, ids, several } = rowsOf(heatmap, choice, columns);
   const z = [], text = [], frames = [];
   const labels = (client) => heatmap.labels[client] || "not recorded";
+  const title = (client) => heatmap.names[client] || `client ${client}`;
+  const tick = (client) => heatmap.ticks[client] || String(client);
+  const named = Object.keys(heatmap.ticks).length > 0;
   rows.forEach(({ probe, model, place }, row) => {
     const where = new Map(probe.data.map((client, column) => [client, column]));
     const values = ids.map((client) => {
@@ -103,7 +106,7 @@ function matrixFigure(heatmap, kind, choice, columns) {
     });
     z.push(values.map((value) => (kind === "after" ? value.after : value.f)));
     text.push(values.map((value, column) =>
-      `model of client ${model}: ${labels(model)}<br>data of client ${ids[column]}: ${labels(ids[column])}` +
+      `model of ${title(model)}: ${labels(model)}<br>data of ${title(ids[column])}: ${labels(ids[column])}` +
       `<br><b>F = ${inPoints(value.f)}</b> (before ${inPercent(value.before)}, after ${inPercent(value.after)})` +
       `<br>round ${probe.round}`));
     const own = ids.indexOf(model);
@@ -113,7 +116,7 @@ function matrixFigure(heatmap, kind, choice, columns) {
     }
   });
   const every = Math.ceil(ids.length / (innerWidth < 600 ? 10 : 20)), everyRow = Math.ceil(rows.length / 16);
-  const rowName = ({ probe, model }) => (several ? `${probe.round} · ${model}` : `${model}`);
+  const rowName = ({ probe, model }) => (several ? `${probe.round} · ${tick(model)}` : tick(model));
   const ticks = (list, step, name) => ({
     tickvals: list.map((_, place) => place).filter((place) => place % step === 0),
     ticktext: list.filter((_, place) => place % step === 0).map(name),
@@ -123,12 +126,13 @@ function matrixFigure(heatmap, kind, choice, columns) {
              xgap: ids.length > 60 ? 0 : 1, ygap: rows.length > 60 ? 0 : 1 }],
     layout: {
       shapes: frames,
-      xaxis: { title: "data of client k", showgrid: false, zeroline: false, tickangle: 0, ...ticks(ids, every, String) },
+      xaxis: { title: "data of client k", showgrid: false, zeroline: false, tickangle: named ? -45 : 0,
+               ...ticks(ids, every, tick) },
       yaxis: { title: several ? "round · client i" : "model of client i", autorange: "reversed", showgrid: false,
                zeroline: false, ...ticks(rows, everyRow, rowName) },
     },
     scale: kind === "after" ? "sequential" : "diverging",
-    height: Math.min(560, Math.max(170, 90 + rows.length * 18)),
+    height: Math.min(560, Math.max(170, 90 + rows.length * 18)) + (named ? 60 : 0),
   };
 }
 

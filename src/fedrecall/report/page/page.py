@@ -19,6 +19,7 @@ from fedrecall.errors import InputError
 from fedrecall.measure.metrics import METRICS, SUMMARY, metric_of
 from fedrecall.report import probe_views as matrices
 from fedrecall.report.ablation import ablations
+from fedrecall.report.client_names import client_names, client_title, short_client_name
 from fedrecall.report.comparison import Method, group_methods
 from fedrecall.report.curves import measured_metrics
 from fedrecall.report.diagnosis import saved_sentences
@@ -147,7 +148,9 @@ def _heatmaps(methods: list[Method]) -> list[dict[str, Any]]:
     for position, run in probed:
         probes = matrices.page_probes(run, matrices.MOST_CELLS // len(probed))
         seen = {client for probe in probes for key in ("models", "data") for client in probe[key]}
-        labels = matrices.label_sets(run, seen)
+        labels, names = matrices.label_sets(run, seen), client_names(run)
+        named = {client: charts.escape(client_title(names, client)) for client in sorted(seen)} if names else {}
+        ticks = {client: charts.escape(short_client_name(names, client)) for client in named}
         found.append(
             {
                 "method": position,
@@ -155,6 +158,8 @@ def _heatmaps(methods: list[Method]) -> list[dict[str, Any]]:
                 "about": _about(methods[position]),
                 "left_out": len(run.probes) - len(probes),
                 "labels": {client: charts.escape(text) for client, text in labels.items()},
+                "names": named,
+                "ticks": ticks,
             }
         )
     return found
