@@ -38,7 +38,8 @@ UNDEFINED = [(a, o, n) for a, o, n in ALL if a == "local_only" and "teacher" in 
 def is_quick(algorithm: str, objective: str, norm: str) -> bool:
     """Two objectives for each algorithm, in turns as the norms: by design, neither knows the other."""
     i, j = list(ALGORITHMS).index(algorithm), list(KINDS).index(objective)
-    return (j - i) % len(KINDS) in (2, 3) and list(NORMS)[(i + j) % len(NORMS)] == norm
+    apart = (j - i) % len(KINDS)
+    return apart in (2, 3) and list(NORMS)[(i + apart) % len(NORMS)] == norm
 
 
 DEFINED = [

@@ -74,7 +74,7 @@ def join_clients(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Concatenate one (samples, labels) pair per client; return samples, labels and the client of each sample."""
     if not isinstance(clients, Sequence | Mapping):
-        raise InputError(f"clients is {kind_of(clients)}; {PAIRS} was expected")
+        raise InputError(f"clients is {description_of(clients)}; {PAIRS} was expected")
     if not clients:
         raise InputError(f"there are no clients; {PAIRS} was expected")
     named = isinstance(clients, Mapping)
@@ -83,7 +83,7 @@ def join_clients(
     for key, pair in given:
         name = f"client {printable(str(key))!r}" if named else f"client {key}"
         if not isinstance(pair, Sequence) or len(pair) != 2:  # a single array has no labels
-            raise InputError(f"{name} is {kind_of(pair)}; a pair (samples, labels) was expected")
+            raise InputError(f"{name} is {description_of(pair)}; a pair (samples, labels) was expected")
         pairs.append(checked(*pair, num_classes, name))
     shapes = {x.shape[1:]: k for k, (x, _) in reversed(list(enumerate(pairs)))}
     if len(shapes) > 1:
@@ -93,7 +93,7 @@ def join_clients(
     return x, y, np.repeat(np.arange(len(pairs)), [len(labels) for _, labels in pairs])
 
 
-def kind_of(value: Any) -> str:
+def description_of(value: Any) -> str:
     """Return in words what was given in place of samples and labels, without its content."""
     if hasattr(value, "shape"):
         return f"an array of shape {tuple(value.shape)}"

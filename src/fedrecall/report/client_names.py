@@ -1,4 +1,4 @@
-"""What a client is called for readers: by its name where it has one, else by its number.
+"""Names of clients for readers: their own names if they have some, else their numbers.
 
 Names are the user's data. They come out on one line, printable and short; each output escapes them for itself.
 """

@@ -154,7 +154,7 @@ def _comparison(plain: Method, rival: Method) -> str:
             f"{_costs(rival, after=plain)} with {_method_name(rival)}"
         )
         if plain.values("learned") and rival.values("learned"):
-            cost += f", while it {_gains(plain)} and {_gains(rival, after=plain)} on its own data"
+            cost += f", while it {_gain_words(plain)} and {_gain_words(rival, after=plain)} on its own data"
         parts.append(cost)
     sentence = "; ".join(parts)
     return f"{sentence[:1].upper()}{sentence[1:]}."
@@ -222,7 +222,7 @@ def _costs(method: Method, after: Method | None = None) -> str:
     return shown if same else f"{'brings' if brings else 'costs'} them {shown}"
 
 
-def _gains(method: Method, after: Method | None = None) -> str:
+def _gain_words(method: Method, after: Method | None = None) -> str:
     """Return `gains +6.1`, or `loses 0.7`; after a method with the same verb, the number alone."""
     lost = rounded_share(method.mean("learned")) < 0
     shown = in_hundred(-method.mean("learned")) if lost else points(method.mean("learned"))
@@ -238,5 +238,5 @@ def _alone(method: Method) -> str:
     else:
         parts.append(f"{method.label}, {count_of(method.runs[0].rounds_done, 'round')}")
     if method.values("forgetting") and method.values("learned"):
-        parts.append(f"a client's training {_costs(method)} of accuracy and {_gains(method)} on its own data")
+        parts.append(f"a client's training {_costs(method)} of accuracy and {_gain_words(method)} on its own data")
     return f"{'; '.join(parts)}."
