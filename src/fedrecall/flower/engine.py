@@ -177,7 +177,7 @@ class Flower(Engine):
         state = metrics.whole("state")
         if state not in (0, task.round):
             raise RefusedError(f"its state is that of round {state}; 0 or {task.round} was expected")
-        weights = {name: self.job.algorithm.weight(name, samples, steps) for name in self.layouts.names}
+        weights = {name: self.job.weight(name, samples, steps) for name in self.layouts.names}
         size = self.payload.bytes(sent, buffers)
         result = Update(task, sent, buffers, weights, state, samples, steps, loss, wire_bytes=size)
         if not math.isfinite(loss) and result.finite_part()[0] is not None:

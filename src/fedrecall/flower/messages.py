@@ -20,6 +20,7 @@ from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from fedrecall.algorithms.base import LocalSteps
 from fedrecall.client.job import Job
+from fedrecall.client.moments import with_moment_prefix
 from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.flower.refusal import RefusedError
 from fedrecall.flower.tensors import Layout, layout_of
@@ -112,10 +113,12 @@ class Layouts:
         """Derive the layouts from what the algorithm and the update stages send after one step."""
         algorithm, x = job.algorithm, flat.w.clone()
         buffers = with_prefix(flat.buffers()) if flat.has_buffers else {}
-        server = algorithm.broadcast(algorithm.init(x))
+        server = job.broadcast(job.init_server(x))
         client = algorithm.init_client(x.clone())
         local, extra = LocalSteps(1, job.local.lr, 1, job.optimiser), {"fisher": torch.zeros_like(x)}
         sent, _ = algorithm.finish(x.clone(), server, client, local, extra)
+        if job.averages_moments:
+            sent = {**sent, **with_moment_prefix(job.optimiser.init(x))}
         message, travelling = sent, {} if job.own_buffers else buffers
         if job.pipeline:
             floats = {STATISTICS: flat.b} if travelling else {}

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fedrecall.algorithms.context import ServerContext
+from fedrecall.client.moments import PREFIX
 from fedrecall.client.sums import Sums
 from fedrecall.core.rng import stream
 from fedrecall.core.vector import Tensors
@@ -72,7 +73,7 @@ def new_server_state(experiment: Experiment, live: LiveRound, collected: Collect
     if "clients" in job.algorithm.needs:
         context = server_context(experiment, live.number)
         new = job.algorithm.aggregate_updates(live.server, collected.updates, context)
-        return rounded_once(new, live.server)
+        return rounded_once({**new, **mean_moments(sums)}, live.server)
     if job.pipeline.works_on_sums:
         origin = {**live.sent, STATISTICS: live.buffers["b"]}
         floats = {} if sums.floats is None else {STATISTICS: sums.floats}
@@ -80,7 +81,12 @@ def new_server_state(experiment: Experiment, live: LiveRound, collected: Collect
         named = job.pipeline.aggregate(sums.tensors | floats, totals, origin, live.number, len(live.asked))
         sums.floats, sums.tensors = named.pop(STATISTICS, None), named
     new = job.algorithm.aggregate(live.server, sums.tensors, sums.totals, experiment.population)
-    return rounded_once(new, live.server)
+    return rounded_once({**new, **mean_moments(sums)}, live.server)
+
+
+def mean_moments(sums: Sums) -> Tensors:
+    """Return the means of the moments that clients have sent, weighted by samples."""
+    return {name: total / sums.totals[name] for name, total in sums.tensors.items() if name.startswith(PREFIX)}
 
 
 def first_entries(experiment: Experiment, live: LiveRound, collected: Collected) -> dict[str, Any]:

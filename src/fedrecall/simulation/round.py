@@ -32,7 +32,7 @@ def first_state(experiment: Experiment, start: Checkpoint | None = None) -> Roun
         return RoundState(start.round, start.server, start.buffers)
     experiment.load_init()
     flat = experiment.flat
-    return RoundState(0, experiment.algorithm.init(flat.w.clone()), flat.buffers())
+    return RoundState(0, experiment.job.init_server(flat.w.clone()), flat.buffers())
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def begin_round(
     if experiment.forward:
         experiment.forward.check(t)
     lr = recipe.local.rate(t, recipe.rounds)
-    sent = experiment.algorithm.broadcast(state.server)
+    sent = experiment.job.broadcast(state.server)
     asked = sample_clients(experiment, t)
     answering = answering_clients(experiment, t, asked)
     tasks = tasks_of(experiment, t, answering, lr, states, len(asked))

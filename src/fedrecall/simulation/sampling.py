@@ -33,7 +33,8 @@ def tasks_of(
 ) -> list[TrainTask]:
     """Return the training tasks of a round, one for each client, in the order of the sum."""
     if experiment.algorithm.pooled:
-        return [TrainTask(t, 0, EVERYONE, lr, steps=sum(steps_of(experiment, k) for k in answering))]
+        steps = sum(steps_of(experiment, client) for client in answering)
+        return [TrainTask(t, 0, EVERYONE, lr, steps, states.version(EVERYONE))] if answering else []
     # Largest first, so that no worker idles at the end; the order is the same on every engine.
     ids = np.array(answering, np.int64)
     places = np.argsort(-experiment.federation.index.train_sizes(ids), kind="stable")
