@@ -29,6 +29,8 @@ PURPOSES: Final[dict[str, int]] = {
     "updates": 8,  # noise and rounding of a client's update
     "answers": 9,  # the sampled clients that answer
     "aggregate": 10,  # draws of the server in aggregation
+    "stragglers": 11,  # the clients that are slow in a round
+    "clock": 12,  # the speed and the bandwidth of each client
 }
 
 # SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): the golden ratio as a stride, and two multipliers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -132,7 +133,7 @@ def complete_optimiser(given: Any) -> dict[str, Any]:
     """Return an optimiser's name with all its options."""
     from fedrecall.optimisers import OPTIMISER  # imports torch, which help and completion avoid
 
-    return OPTIMISER.complete(given)
+    return OPTIMISER.complete({"name": "sgd", **given} if isinstance(given, Mapping) else given)
 
 
 class Local(Settings):
@@ -147,8 +148,8 @@ class Local(Settings):
     lr: Rate = Field(default=0.01, description="the local learning rate")
     optimiser: Annotated[dict[str, Any], BeforeValidator(complete_optimiser)] = Field(
         default={"name": "sgd", "state": "reset"},
-        description="the local optimiser: sgd | adam | adamw | module:name of your own, with its options (beta1, beta2, "
-        "eps) and `state: reset | keep | average`, its moments between rounds (docs/local-training.md)",
+        description="the local optimiser: sgd | adam | adamw | module:name of your own, with its options (beta1, "
+        "beta2, eps) and `state: reset | keep | average`, its moments between rounds (docs/local-training.md)",
     )
     clip_norm: Annotated[float, Field(gt=0, le=LARGEST_REAL)] | None = Field(
         default=None,

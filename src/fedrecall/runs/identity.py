@@ -34,6 +34,11 @@ LATER = [
     ImpliedValue("local.optimiser", "state", "reset"),
     ImpliedValue("local.optimiser.options", "state", "reset"),  # of an object given in Python
     ImpliedValue("local", "optimiser", {"name": "sgd"}),
+    *(
+        ImpliedValue(section, key, value)
+        for section in ("participation", "participation.options")
+        for key, value in (("dropout", 0.0), ("stragglers", 0.0), ("late", "fewer_steps"))
+    ),
     ImpliedValue("data", "augment", False, name="femnist"),
     ImpliedValue("evaluation", "prior", "as_trained"),
     ImpliedValue("objective", "prior", "uniform", name="wsm"),

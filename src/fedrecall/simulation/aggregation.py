@@ -94,13 +94,17 @@ def first_entries(experiment: Experiment, live: LiveRound, collected: Collected)
     left_out, sums = {EVERYONE, *live.dropped, *live.missing}, collected.sums
     clients = [task.client for task in live.tasks if task.client not in left_out]
     asked = {"asked": len(live.asked)} if live.silent else {}
+    slow = {"stragglers": live.stragglers} if live.stragglers else {}
+    seconds = {} if live.simulated_seconds is None else {"simulated_seconds": live.simulated_seconds}
     return {
         "round": live.number,
         "clients": clients,
         **asked,
+        **slow,
         "lr": live.lr,
         "train_loss": sums.mean_loss() if sums.samples else None,
         **traffic(experiment, live, collected.bytes_up),
+        **seconds,
     }
 
 

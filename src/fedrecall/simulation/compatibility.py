@@ -52,7 +52,7 @@ def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: Fl
 
 
 def check_optimiser(recipe: Recipe, job: Job, flat: FlatModel) -> None:
-    """Raise an `InputError` if the local optimiser does not fit the algorithm, or its moments cannot outlast a round."""
+    """Raise an `InputError` if the optimiser does not fit the algorithm, or if its moments cannot be kept."""
     algorithm, name, optimiser = job.algorithm, recipe.algorithm["name"], recipe.local.optimiser["name"]
     if algorithm.assumes_sgd and type(job.optimiser) is not SGD:
         raise InputError(
@@ -72,9 +72,7 @@ def check_optimiser(recipe: Recipe, job: Job, flat: FlatModel) -> None:
     elif state == "average" and job.pipeline:
         reason = "the stages of updates could make second moments negative; 'reset' or 'keep' was expected"
     elif state == "average" and "clients" in algorithm.needs:
-        reason = (
-            f"algorithm {name!r} aggregates single updates, and moments are averaged; 'reset' or 'keep' was expected"
-        )
+        reason = f"algorithm {name!r} aggregates single updates; 'reset' or 'keep' was expected"
     if reason:
         raise InputError(f"local.optimiser.state is {state!r}, but {reason}")
 

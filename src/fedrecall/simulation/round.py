@@ -13,7 +13,7 @@ from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.simulation.aggregation import aggregate
 from fedrecall.simulation.experiment import Experiment
-from fedrecall.simulation.sampling import answering_clients, sample_clients, tasks_of
+from fedrecall.simulation.sampling import attendance, tasks_of
 from fedrecall.simulation.training import train_clients
 
 
@@ -72,11 +72,11 @@ def begin_round(
         experiment.forward.check(t)
     lr = recipe.local.rate(t, recipe.rounds)
     sent = experiment.job.broadcast(state.server)
-    asked = sample_clients(experiment, t)
-    answering = answering_clients(experiment, t, asked)
-    tasks = tasks_of(experiment, t, answering, lr, states, len(asked))
-    silent = len(asked) - len(answering)
-    live = LiveRound(t, lr, asked, silent, tasks, engine, states, sent, state.server, state.buffers)
+    there = attendance(experiment, t)
+    tasks = tasks_of(experiment, t, there, lr, states)
+    silent = len(there.asked) - len(there.steps)
+    live = LiveRound(t, lr, there.asked, silent, tasks, engine, states, sent, state.server, state.buffers)
+    live.stragglers, live.simulated_seconds = there.stragglers, there.seconds
     engine.publish(t, sent, state.buffers)
     for observer in (*experiment.measures, *observers):
         observer.before(live)
