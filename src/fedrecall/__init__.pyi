@@ -40,8 +40,8 @@ from .data.transform import Images, Plain
 from .errors import InputError
 from .measure.watcher import Round, Watcher
 from .objectives import WSM, CrossEntropy, FedDecorr, FedLC, FedLMD, FedNTD, FedRS, FedVLS, Mask, Objective
-from .optimisers import SGD, Optimiser
-from .participation import Participation, UniformSampling
+from .optimisers import SGD, Adam, AdamW, Optimiser
+from .participation import CyclicSampling, Participation, PoissonSampling, SamplingBySize, UniformSampling
 from .recipe.settings import Local
 from .studies.sweep import Study, sweep
 from .updates import Stage
@@ -51,10 +51,13 @@ __all__ = [
     "GMA",
     "SGD",
     "WSM",
+    "Adam",
+    "AdamW",
     "Algorithm",
     "Centralised",
     "Classwise",
     "CrossEntropy",
+    "CyclicSampling",
     "Diagnosis",
     "Dirichlet",
     "FedACG",
@@ -95,9 +98,11 @@ __all__ = [
     "Participation",
     "Partition",
     "Plain",
+    "PoissonSampling",
     "Population",
     "Round",
     "Run",
+    "SamplingBySize",
     "Scaffold",
     "ServerContext",
     "Shards",

@@ -85,3 +85,13 @@ def test_the_digest_is_that_of_the_sorted_identity() -> None:
 
     text = json.dumps(identity(demo()), sort_keys=True).encode()
     assert load_recipe("demo").digest() == hashlib.sha256(text).hexdigest()
+
+
+@pytest.mark.parametrize("word", ["local.optimiser.state=reset", "local.optimiser={name: sgd}"])
+def test_moments_that_start_anew_are_those_of_before_they_could_be_kept(word: str) -> None:
+    old = demo()
+    old["local"]["optimiser"] = {"name": "sgd"}
+    assert identity(demo(word)) == identity(old)
+    assert identity(demo("local.optimiser=adam", "local.optimiser.state=keep")) != identity(
+        demo("local.optimiser=adam")
+    )

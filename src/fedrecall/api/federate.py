@@ -36,7 +36,7 @@ def federate(
     algorithm: Algorithm | type[Algorithm] | Named | None = None,
     objective: Objective | type[Objective] | Callable[..., Any] | Named | None = None,
     optimiser: Optimiser | type[Optimiser] | Named | None = None,
-    participation: float | Participation | type[Participation] | Named | None = None,
+    participation: float | Participation | type[Participation] | Callable[..., Any] | Named | None = None,
     updates: Sequence[Stage | type[Stage] | Named] = (),
     server_data: Any = None,
     local: Local | Mapping[str, Any] | None = None,
@@ -56,12 +56,13 @@ def federate(
     """Train `model` across the clients of `federation`, starting from its weights, and return the run.
 
     `algorithm`, `objective` and `model` may be given by name, with options or without, as in a recipe: "scaffold",
-    {"name": "scaffold", "server_lr": 0.5}, "module:name". The default
-    objective is WSM, the re-weighted softmax, which does not suit all clients (docs/when-wsm-hurts.md);
-    "cross_entropy" is the plain loss. An objective may also be a loss of `torch.nn`, or any function of logits
-    [n, C] and labels [n] that returns the loss of the batch. `optimiser`, `participation` and the stages in
-    `updates` are given likewise; `server_data` is an array of samples, or a name. The other keys of a recipe are
-    keywords too (`rounds`, `seed`, `preset`, `evaluation={"every": 10}`, ..), with its defaults.
+    {"name": "scaffold", "server_lr": 0.5}, "module:name". The default objective is WSM, the re-weighted softmax,
+    which does not suit all clients (docs/when-wsm-hurts.md); "cross_entropy" is the plain loss. An objective may
+    also be a loss of `torch.nn`, or any function of logits [n, C] and labels [n] that returns the loss of the batch.
+    `optimiser`, `participation` and the stages in `updates` are given likewise, `participation` also as a fraction or
+    as a function of the round, the population and a random generator; `server_data` is an array of samples, or a
+    name. The other keys of a recipe are keywords too (`rounds`, `seed`, `preset`, `evaluation={"every": 10}`, ..),
+    with its defaults.
 
     `metrics` are functions of logits [n, C] and labels [n], by name: their values on the pooled validation data
     are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are watchers, or functions that receive

@@ -6,7 +6,7 @@ Results equal sequential training only up to rounding, because batched matrix ke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedrecall.client.batch_loader import BatchLoader
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.job import Job
 from fedrecall.client.mapped_step import MappedSteps
+from fedrecall.client.moments import PREFIX, stored_moments
 from fedrecall.client.partial_sums import GroupRows
 from fedrecall.client.plan import StepPlan
 from fedrecall.core.labels import Labels, shares
@@ -26,6 +27,7 @@ from fedrecall.core.rng import torch_stream
 from fedrecall.core.vector import Tensors
 from fedrecall.data.transform import Generators
 from fedrecall.optimisers import SGD
+from fedrecall.optimisers.clipping import clip_gradient
 
 if TYPE_CHECKING:
     from fedrecall.client.lanes.cohort import LanesCohort
@@ -39,6 +41,7 @@ class CohortResult:
     models: Sequence[Tensor]  # [clients, parameters], in blocks of clients
     buffers: Tensors  # "b" and "i", one row each; models and buffers are on the CPU
     states: list[Tensors]  # of the clients, before training
+    moments: Tensors = field(default_factory=dict)  # one row each, if they outlast the round; on the CPU
     summed: Tensor | None = None  # weighted sum of the models, if the kernels computed it
 
 
@@ -54,7 +57,7 @@ class Cohort:
         self._made: set[tuple[int, int, bool]] = set()
         self._one_start = not job.algorithm.personal  # all clients start from the server's model
         # Whether a step is just w - lr g.
-        self._plain = job.optimiser == SGD() and not job.algorithm.corrects
+        self._plain = job.optimiser == SGD() and not job.algorithm.corrects and job.local.clip_norm is None
 
     def train(self, plan: StepPlan, states: list[Tensors], server: Tensors, buffers: Tensors) -> CohortResult:
         """Take all local steps of these clients, from the published model or their own."""
@@ -104,8 +107,8 @@ class Cohort:
         i = self._stacked("i", buffers["i"], states, own=job.own_buffers)
         together = int(plan.steps.min()) == len(plan.sizes)  # all clients take all steps
         g = None if self._plain and together else torch.zeros_like(w)
-        moments = job.optimiser.init(w)
-        common = set.intersection(*(set(state) for state in states))
+        moments, lasting = self._moments(w, server, states), job.optimiser.state != "reset"
+        common = {name for name in set.intersection(*map(set, states)) if not name.startswith(PREFIX)}
         state = {name: torch.stack([state[name] for state in states]) for name in common}
         client = self.device.put(self._prepared(plan))
         augment = [torch_stream(job.seed, "augment", t.round, t.client) for t in tasks] if self._augments else []
@@ -125,20 +128,32 @@ class Cohort:
                 self._spread(w, gradients, alpha=-lr)
             else:
                 start = None if active is None else w.clone()
+                held = {name: t.clone() for name, t in moments.items()} if lasting and active is not None else {}
                 self._spread(g, gradients)
+                if job.local.clip_norm is not None:
+                    clip_gradient(g, job.local.clip_norm)
                 job.optimiser.decay(w, g)
                 job.algorithm.correct(g, w, server, state)
                 job.optimiser.step(w, g, moments, lr)
                 if active is not None and start is not None:
                     w = torch.where(active[:, None], w, start)
+                    moments |= {name: torch.where(active[:, None], moments[name], t) for name, t in held.items()}
             if active is not None:
                 loss = torch.where(active, loss, 0.0)
                 new_b, new_i = torch.where(active[:, None], new_b, b), torch.where(active[:, None], new_i, i)
             total += loss
             b, i = new_b, new_i
         mean = total.cpu() / torch.from_numpy(plan.steps).clamp(min=1)
-        home = self.device.home({"w": w, "b": b, "i": i})
-        return CohortResult(plan.rows(mean.tolist()), [home.pop("w")], home, before)
+        home, kept = self.device.home({"w": w, "b": b, "i": i}), self.device.home(moments if lasting else {})
+        return CohortResult(plan.rows(mean.tolist()), [home.pop("w")], home, before, kept)
+
+    def _moments(self, w: Tensor, server: Tensors, states: list[Tensors]) -> Tensors:
+        """Return the moments that the optimiser starts with, one row per client."""
+        optimiser = self.job.optimiser
+        if optimiser.state == "reset":
+            return optimiser.init(w)
+        rows = [optimiser.init(w[0]) | stored_moments(optimiser, server, state) for state in states]
+        return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
     def _own_starts(self, states: list[Tensors]) -> bool:
         """Whether some of these clients start from their own models."""

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from fedrecall.algorithms.base import Algorithm
 from fedrecall.backend.device import CPU, Device
 from fedrecall.client.lanes.lowering import Lowering
+from fedrecall.client.moments import PREFIX, with_moment_prefix
 from fedrecall.config.options import Shares
-from fedrecall.core.vector import FlatModel
+from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.data.federation import Federation
 from fedrecall.models.build import build_model
 from fedrecall.objectives.base import Objective
@@ -66,7 +67,27 @@ class Job:
     @property
     def keeps_state(self) -> bool:
         """Whether a client may keep something from round to round."""
-        return self.algorithm.keeps_state or self.algorithm.personal or self.own_buffers or bool(self.pipeline)
+        algorithm, keeps_moments = self.algorithm, self.optimiser.state == "keep"
+        return algorithm.keeps_state or algorithm.personal or self.own_buffers or bool(self.pipeline) or keeps_moments
+
+    @property
+    def averages_moments(self) -> bool:
+        """Whether clients send their optimiser's moments with their updates."""
+        return self.optimiser.state == "average"
+
+    def init_server(self, x: Tensor) -> Tensors:
+        """Return the server's state before the first round: the algorithm's, and moments that are averaged."""
+        moments = self.optimiser.init(x) if self.averages_moments else {}
+        return {**self.algorithm.init(x), **with_moment_prefix(moments)}
+
+    def weight(self, name: str, samples: int, steps: int) -> float:
+        """Return the weight of a client's tensor in the round's sum; moments weigh as many as its samples."""
+        return float(samples) if name.startswith(PREFIX) else self.algorithm.weight(name, samples, steps)
+
+    def broadcast(self, server: Tensors) -> Tensors:
+        """Return the tensors that a client is sent, of the algorithm and of the optimiser."""
+        moments = {name: tensor for name, tensor in server.items() if name.startswith(PREFIX)}
+        return {**self.algorithm.broadcast(server), **moments}
 
     @property
     def compares_with_sent(self) -> bool:

@@ -56,16 +56,18 @@ def plan_group(
 ) -> StepPlan:  # fmt: skip
     """Return a plan with the same steps as if these clients trained one by one."""
     local, first = job.local, tasks[0]
-    own_plans = {n: LocalPlan.of(local, n, least, first.steps) for n in set(samples.tolist())}
+    asked = np.array([task.steps for task in tasks])  # of stragglers; 0 for the others
+    kinds = set(zip(samples.tolist(), asked.tolist()))
+    own_plans = {(n, given): LocalPlan.of(local, n, least, given) for n, given in kinds}
     n = int(samples[0])
-    size, per_epoch = own_plans[n].size, own_plans[n].per_epoch
+    size, per_epoch = own_plans[n, first.steps].size, own_plans[n, first.steps].per_epoch
     sizes = [size] * max(plan.steps for plan in own_plans.values())
     if local.partial_batch == "keep":  # then all clients have the same number of samples
         sizes = [min(size, n - size * (s % per_epoch)) for s in range(len(sizes))]
     positions = np.zeros((len(tasks), sum(sizes)), np.int64)
     steps, weights = np.zeros(len(tasks), np.int64), np.zeros(len(tasks))
-    for n, plan in own_plans.items():
-        rows = np.flatnonzero(samples == n) if len(own_plans) > 1 else slice(None)
+    for (n, given), plan in own_plans.items():
+        rows = np.flatnonzero((samples == n) & (asked == given)) if len(own_plans) > 1 else slice(None)
         steps[rows], weights[rows] = plan.steps, job.algorithm.weight("w", n, plan.steps)
         own, used, start = federation.index.train_rows(clients[rows], n), min(n, size * plan.per_epoch), 0
         for epoch in range(-(-plan.steps // plan.per_epoch)):

@@ -19,6 +19,7 @@ from fedrecall.client.loss_scale import LossScale
 from fedrecall.core.rng import generator_states, set_generator_states
 from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.models.representation import Representation
+from fedrecall.optimisers.clipping import clip_gradient
 from fedrecall.recipe.settings import Local
 
 
@@ -27,8 +28,9 @@ class Step(Protocol):
 
     reads_bytes: bool  # takes images as stored bytes
 
-    def begin_client(self, lr: float, client: Tensors) -> None:
-        """Start a client's local training; `client` holds the tensors that the objective prepared for it."""
+    def begin_client(self, lr: float, client: Tensors, moments: Tensors | None = None) -> None:
+        """Start a client's local training; `client` holds the tensors that the objective prepared for it, `moments`
+        those that its optimiser continues with."""
 
     def __call__(self, batch: Batch) -> Tensor:
         """Fill `g` with the gradient of a batch and return its loss, which is valid until the next step."""
@@ -38,6 +40,10 @@ class Step(Protocol):
 
     def descend(self) -> None:
         """Update `w` by a step along `g`."""
+
+    @property
+    def moments(self) -> Tensors:
+        """Return the optimiser's moments after the last step."""
 
 
 class ExactStep:
@@ -50,25 +56,30 @@ class ExactStep:
         self.local, self.optimiser = job.local, job.optimiser
         wanted = "features" in job.algorithm.needs | job.objective.needs
         self.representation = Representation(flat.module, job.algorithm.representation) if wanted else None
-        self._lr, self._state = 0.0, Tensors()
+        self._lr, self.moments = 0.0, Tensors()
         self._scale: LossScale | None = None  # float16 only
 
-    def begin_client(self, lr: float, client: Tensors) -> None:
-        self._lr, self._state = lr, self.optimiser.init(self.flat.w)
+    def begin_client(self, lr: float, client: Tensors, moments: Tensors | None = None) -> None:
+        # The stored ones are cloned, because steps change them in place.
+        stored = {name: tensor.clone() for name, tensor in (moments or {}).items()}
+        self._lr, self.moments = lr, self.optimiser.init(self.flat.w) | stored
         self._scale = LossScale() if self.local.precision == "float16" else None
 
     def __call__(self, batch: Batch) -> Tensor:
         if self._scale is not None:
-            return self._scaled(self._scale, batch)
-        loss = self._loss(batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+            loss = self._scaled(self._scale, batch)
+        else:
+            loss = self._loss(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+        if self.local.clip_norm is not None:
+            clip_gradient(self.flat.g, self.local.clip_norm)
         return loss.detach()
 
     def decay(self) -> None:
         self.optimiser.decay(self.flat.w, self.flat.g)
 
     def descend(self) -> None:
-        self.optimiser.step(self.flat.w, self.flat.g, self._state, self._lr)
+        self.optimiser.step(self.flat.w, self.flat.g, self.moments, self._lr)
 
     def _loss(self, batch: Batch) -> Tensor:
         self.flat.g.zero_()

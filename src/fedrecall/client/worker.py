@@ -22,6 +22,7 @@ from fedrecall.client.batches import LocalPlan
 from fedrecall.client.fisher import CHUNK, fisher
 from fedrecall.client.frozen_model import FrozenModel
 from fedrecall.client.job import Job
+from fedrecall.client.moments import stored_moments, with_moment_prefix
 from fedrecall.client.predict import Predictor
 from fedrecall.client.predictions import EvaluateResult
 from fedrecall.client.step import ExactStep, Step
@@ -116,17 +117,17 @@ class Worker:
         self._holds_server = False
         with default_generator(job.seed, "model", task.round, task.client, self.device.torch):
             steps, loss = self._steps(task, indices, self.device.put(state))
-        return self._finished(task, state, steps, loss)
+        return self._finished(task, state, steps, loss, self.step.moments)
 
     def finished_with(
-        self, task: TrainTask, w: Tensor, buffers: Tensors, state: Tensors, steps: int, loss: float
+        self, task: TrainTask, w: Tensor, buffers: Tensors, state: Tensors, steps: int, loss: float, moments: Tensors
     ) -> Update:
         """Return the update of a client whose steps were taken elsewhere."""
         self.flat.load(w, buffers)
         self._holds_server = False
-        return self._finished(task, state, steps, loss)
+        return self._finished(task, state, steps, loss, moments)
 
-    def _finished(self, task: TrainTask, state: Tensors, steps: int, loss: float) -> Update:
+    def _finished(self, task: TrainTask, state: Tensors, steps: int, loss: float, moments: Tensors) -> Update:
         """Return the client's update after its last step, and store its new state."""
         job, flat = self.job, self.flat
         indices = self.federation.indices(task.client)
@@ -137,7 +138,11 @@ class Worker:
         sent, new_state = job.algorithm.finish(home({"w": flat.w})["w"], self.server, state, local, home(extra))
         if job.own_buffers or self._previous:
             new_state = new_state | buffers
-        weights = {name: job.algorithm.weight(name, local.samples, steps) for name in sent}
+        if job.optimiser.state == "keep":
+            new_state = new_state | with_moment_prefix(home(moments))
+        elif job.averages_moments:
+            sent = sent | with_moment_prefix(home(moments))
+        weights = {name: job.weight(name, local.samples, steps) for name in sent}
         travelling = {} if job.own_buffers or not flat.has_buffers else buffers
         if job.pipeline:
             sent, travelling, kept = self._through_stages(task, sent, travelling, state)
@@ -206,7 +211,7 @@ class Worker:
         plan = LocalPlan.of(job.local, len(indices), self.least, task.steps)
         augment = torch_stream(job.seed, "augment", task.round, task.client) if self._augments else None
         total = torch.zeros((), device=flat.w.device)
-        self.step.begin_client(task.lr, client)
+        self.step.begin_client(task.lr, client, stored_moments(job.optimiser, self._server, state))
         if not flat.module.training:
             flat.module.train()
         for positions in plan.batches(indices, Shuffle(job.seed, task.round, task.client)):

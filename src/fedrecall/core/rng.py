@@ -29,6 +29,8 @@ PURPOSES: Final[dict[str, int]] = {
     "updates": 8,  # noise and rounding of a client's update
     "answers": 9,  # the sampled clients that answer
     "aggregate": 10,  # draws of the server in aggregation
+    "stragglers": 11,  # the clients that are slow in a round
+    "clock": 12,  # the speed and the bandwidth of each client
     "calibrate": 15,  # features drawn to calibrate a finished model
 }
 

@@ -86,7 +86,7 @@ class Vectorised(Engine):
             self._cohorts.put(cohort)
         self._threads = Threads(self.workers, lambda: torch.set_num_threads(1))
         # If so, clients send their models unchanged, and only the sum of the models is needed.
-        self._sends_models = job.algorithm.sends_models and not job.own_buffers
+        self._sends_models = job.algorithm.sends_models and not job.own_buffers and job.optimiser.state == "reset"
 
     def _make_cohorts(self, device: Device) -> list[Cohort]:
         """Return a cohort for each thread, with its own kernels or with a mapped step that all share."""
@@ -201,8 +201,9 @@ class Vectorised(Engine):
         rows, models = trained.rows, chain.from_iterable(trained.models)
         for i, (task, w, state) in enumerate(zip(rows.tasks, models, trained.states)):
             buffers = {name: stacked[i] for name, stacked in trained.buffers.items()}
+            moments = {name: stacked[i] for name, stacked in trained.moments.items()}
             steps, loss = rows.steps[i], rows.losses[i]
-            yield self._worker.finished_with(task, w, buffers, state, steps, loss)
+            yield self._worker.finished_with(task, w, buffers, state, steps, loss, moments)
 
     def close(self) -> None:
         self._threads.close()

@@ -18,6 +18,7 @@ from flwr.clientapp.typing import Mod
 from flwr.common.logger import log
 
 from fedrecall.backend.torch_state import fixed_torch_state, torch_threads
+from fedrecall.client.batches import LocalPlan
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import lowering_of
 from fedrecall.client.lanes.model_reader import UnsupportedError
@@ -158,7 +159,9 @@ def train_client(here: NodeContext, message: Message) -> RecordDict:
         arrays: ArrayRecord = the_record(message.content, ARRAYS, ArrayRecord)
         worker.publish(*with_buffers(unpack_record(arrays, layouts.down), worker))
         round, cohort = task.whole("round", 1), task.whole("cohort", 1)
-        work = TrainTask(round, 0, here.node.client, task.real("lr"), 0, version, cohort=cohort)
+        most = LocalPlan.of(here.job.local, len(here.federation.train_indices(here.node.client)), worker.least).steps
+        steps = task.whole("steps", most=most)  # 0: all of them
+        work = TrainTask(round, 0, here.node.client, task.real("lr"), steps, version, cohort=cohort)
         result = worker.run(work)
         assert isinstance(result, Update)
         content = RecordDict({ARRAYS: pack_record({**result.sent, **with_prefix(result.buffers)})})

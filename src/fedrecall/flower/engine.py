@@ -144,6 +144,7 @@ class Flower(Engine):
             task.client,
             task.round,
             lr=task.lr,
+            steps=task.steps,
             state=task.state_version,
             cohort=task.cohort,
             model=self._asks_model(task),
@@ -169,7 +170,7 @@ class Flower(Engine):
         sent, buffers = split_buffers(tensors)
         metrics, facts, local = metrics_of(content), self.roster.facts[task.client], self.job.local
         samples, steps, loss = metrics.whole("samples"), metrics.whole("steps"), metrics.real("loss")
-        should = LocalPlan.of(local, facts.train, self.least).steps
+        should = LocalPlan.of(local, facts.train, self.least, task.steps).steps
         if (samples, steps) != (facts.train, should):
             raise RefusedError(
                 f"it trained on {samples} samples in {steps} steps; {facts.train} and {should} were expected"
@@ -177,7 +178,7 @@ class Flower(Engine):
         state = metrics.whole("state")
         if state not in (0, task.round):
             raise RefusedError(f"its state is that of round {state}; 0 or {task.round} was expected")
-        weights = {name: self.job.algorithm.weight(name, samples, steps) for name in self.layouts.names}
+        weights = {name: self.job.weight(name, samples, steps) for name in self.layouts.names}
         size = self.payload.bytes(sent, buffers)
         result = Update(task, sent, buffers, weights, state, samples, steps, loss, wire_bytes=size)
         if not math.isfinite(loss) and result.finite_part()[0] is not None:

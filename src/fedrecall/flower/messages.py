@@ -15,15 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from fedrecall.algorithms.base import LocalSteps
+from fedrecall.client.dry_update import DryUpdate
 from fedrecall.client.job import Job
 from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.flower.refusal import RefusedError
 from fedrecall.flower.tensors import Layout, layout_of
-from fedrecall.updates.pipeline import STATISTICS
 
 TASK, ARRAYS, METRICS, MODEL = "task", "arrays", "metrics", "model"
 BUFFERS = "buffers."  # prefix of the names of a model's buffers among other tensors
@@ -110,22 +108,13 @@ class Layouts:
     @classmethod
     def of(cls, job: Job, flat: FlatModel) -> Layouts:
         """Derive the layouts from what the algorithm and the update stages send after one step."""
-        algorithm, x = job.algorithm, flat.w.clone()
-        buffers = with_prefix(flat.buffers()) if flat.has_buffers else {}
-        server = algorithm.broadcast(algorithm.init(x))
-        client = algorithm.init_client(x.clone())
-        local, extra = LocalSteps(1, job.local.lr, 1, job.optimiser), {"fisher": torch.zeros_like(x)}
-        sent, _ = algorithm.finish(x.clone(), server, client, local, extra)
-        message, travelling = sent, {} if job.own_buffers else buffers
-        if job.pipeline:
-            floats = {STATISTICS: flat.b} if travelling else {}
-            message, _ = job.pipeline.send({**sent, **floats}, {**server, **floats}, {}, round=1, client=0, cohort=1)
-            travelling = {f"{BUFFERS}i": buffers[f"{BUFFERS}i"]} if travelling else {}
+        dry = DryUpdate.of(job, flat)
+        buffers = with_prefix(dry.buffers)
         return cls(
-            layout_of({**server, **buffers}),
-            layout_of({**message, **travelling}),
-            layout_of({"w": x, **buffers}),
-            tuple(sent),
+            layout_of({**dry.server, **buffers}),
+            layout_of({**dry.message, **with_prefix(dry.message_buffers)}),
+            layout_of({"w": flat.w, **buffers}),
+            dry.names,
         )
 
 

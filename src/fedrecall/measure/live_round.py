@@ -32,6 +32,8 @@ class LiveRound:
     sent: Tensors  # the tensors that the clients are sent
     server: Tensors  # the server's state before the round, after aggregation the new one
     buffers: Tensors  # that belong to `server`
+    stragglers: int = 0  # clients that were too slow for all their steps
+    simulated_seconds: float | None = None  # of the round, if there is a simulated clock
     updates: UpdateGeometry = field(default_factory=UpdateGeometry)  # if tracked
     dropped: list[int] = field(default_factory=list)  # clients whose update was not finite
     missing: list[int] = field(default_factory=list)  # clients that returned no update

@@ -83,6 +83,12 @@ OF_A_ROUND = (
         "lower",
     ),
     Metric(
+        "simulated_seconds",
+        "Seconds that the round would take by the simulated clock, until the server has the last update that it "
+        "waits for, if the recipe has a `clock`.",
+        "lower",
+    ),
+    Metric(
         "val_accuracy",
         "Accuracy of the global model after the round on the pooled validation data of all training clients, "
         "every sample weighing the same, at evaluated rounds.",
@@ -308,6 +314,16 @@ OF_A_RUN = (
     Metric(
         "flops_to_target",
         "`flops` of all rounds up to that one.",
+        "lower",
+    ),
+    Metric(
+        "simulated_seconds",
+        "`simulated_seconds` of all rounds, if the recipe has a `clock`.",
+        "lower",
+    ),
+    Metric(
+        "simulated_seconds_to_target",
+        "`simulated_seconds` of all rounds up to that one.",
         "lower",
     ),
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from fedrecall.config.components import Section
+from fedrecall.optimisers.adam import Adam, AdamW
 from fedrecall.optimisers.base import Optimiser
 from fedrecall.optimisers.sgd import SGD
 
-OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD}
+OPTIMISERS: dict[str, type[Optimiser]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 # Momentum and weight decay have keys of their own in the recipe's section `local`.
 OPTIMISER: Section[Optimiser] = Section(
     "local.optimiser", OPTIMISERS, Optimiser, supplied=frozenset({"momentum", "weight_decay"})
 )
 
-__all__ = ["OPTIMISER", "OPTIMISERS", "SGD", "Optimiser"]
+__all__ = ["OPTIMISER", "OPTIMISERS", "SGD", "Adam", "AdamW", "Optimiser"]

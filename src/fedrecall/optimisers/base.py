@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
 from fedrecall.core.vector import Tensors
 from fedrecall.errors import InputError
 
+MomentState = Literal["reset", "keep", "average"]
+
 
 @dataclass(frozen=True)
 class Optimiser:
     """Elementwise arithmetic on flat vectors; leading dimensions are allowed, one row per client.
 
-    A subclass overrides `step`, and `init` if it keeps moments. Its state is reset every round. `weight_decay`
-    (and `momentum`, if the class has such a field) come from the recipe's section `local`.
+    A subclass overrides `step`, and `init` if it keeps moments. `weight_decay` (and `momentum`, if the class has
+    such a field) come from the recipe's section `local`.
     """
 
     recipe_section: ClassVar[str] = "local.optimiser"
     weight_decay: float = 0.0
+    state: Annotated[
+        MomentState,
+        "the moments between rounds: reset (they start anew) | keep (at the client, until its next round) | average "
+        "(by the server, weighted by samples)",
+    ] = field(default="reset", kw_only=True)
 
     def init(self, w: Tensor) -> Tensors:
-        """Return the state before the first step, as tensors of the shape of `w`."""
+        """Return the moments before the first step, as tensors of the shape of `w` or [.., 1]."""
         return {}
 
     def decay(self, w: Tensor, g: Tensor) -> None:

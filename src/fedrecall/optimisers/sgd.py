@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, zeros_like
 
 from fedrecall.core.vector import Tensors
 from fedrecall.optimisers.base import Optimiser
@@ -12,9 +12,12 @@ from fedrecall.optimisers.base import Optimiser
 
 @dataclass(frozen=True)
 class SGD(Optimiser):
-    """v <- momentum v + g; w <- w - lr v, with v = g in the first step of a round."""
+    """v <- momentum v + g; w <- w - lr v, with v = g in the first step."""
 
     momentum: float = 0.0
+
+    def init(self, w: Tensor) -> Tensors:
+        return {"velocity": zeros_like(w)} if self.momentum and self.state != "reset" else {}
 
     def step(self, w: Tensor, g: Tensor, state: Tensors, lr: float) -> None:
         if self.momentum:

@@ -11,11 +11,11 @@ from pydantic import Field
 
 from fedrecall.config.options import Positive
 from fedrecall.errors import InputError
-from fedrecall.participation.base import Participation
+from fedrecall.participation.base import Sampler
 
 
 @dataclass(frozen=True)
-class UniformSampling(Participation):
+class UniformSampling(Sampler):
     """Uniform sampling without replacement of a fixed number of clients: round(K p) of K, at least one."""
 
     fraction: Annotated[float, Field(gt=0, le=1), "of the clients, in each round"] = 0.1

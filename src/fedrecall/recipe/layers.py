@@ -42,8 +42,20 @@ def from_layers(layers: Sequence[Tree]) -> Recipe:
 def merged(layers: Iterable[Tree]) -> Tree:
     result: Tree = {section: Recipe.model_fields[section].default for section in SECTIONS}
     for layer in layers:
-        result = merge(without_the_others(result, layer), layer)
+        below = with_long_participation(result, layer)
+        result = merge(without_the_others(below, layer), layer)
     return result
+
+
+def with_long_participation(below: Tree, above: Tree) -> Tree:
+    """Return `below` with its number of clients in the long form, if `above` only adds options to it."""
+    added = above.get("participation")
+    if not isinstance(added, dict) or not {"name", "fraction", "clients"}.isdisjoint(added):
+        return below
+    for key, option in (("participation", "fraction"), ("clients_per_round", "clients")):
+        if isinstance(below.get(key), int | float):
+            return {**without_key(below, [key]), "participation": {"name": "uniform", option: below[key]}}
+    return below
 
 
 def with_preset(layers: Sequence[Tree]) -> list[Tree]:

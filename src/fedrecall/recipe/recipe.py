@@ -19,6 +19,7 @@ from fedrecall.errors import nearest
 from fedrecall.models import MODEL
 from fedrecall.objectives import OBJECTIVE
 from fedrecall.participation import PARTICIPATION, Participation, UniformSampling
+from fedrecall.recipe.clock import ClockSettings
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.settings import (
     BadUpdates,
@@ -71,9 +72,15 @@ class Recipe(Settings):
     participation: Annotated[float, Field(gt=0, le=1)] | Tree | None = Field(
         default=None,
         description="the fraction of clients in a round (0.1 unless `clients_per_round` is given), or how its "
-        "clients are chosen: {fraction: 0.1} | {name: module:name, ..}",
+        "clients are chosen and fail: {name: uniform | by_size | cyclic | poisson | module:name, fraction: 0.1, "
+        "dropout: 0, stragglers: 0, late: fewer_steps | left_out} (docs/participation.md)",
     )
     clients_per_round: Positive | None = Field(default=None, description="or: how many clients are in a round")
+    clock: ClockSettings | None = Field(
+        default=None,
+        description="simulated time: {speed: 1e9, bandwidth: 1e6, spread: 0.5, deadline: ..} "
+        "(docs/participation.md); default: none",
+    )
     local: Local = Field(default_factory=Local, description="how a client trains")
     updates: Annotated[list[Tree], BeforeValidator(component_list(STAGE))] = Field(
         default=[], description="stages between a client's training and the round's sums, one after the other"
@@ -126,10 +133,11 @@ class Recipe(Settings):
         return self
 
     def _resolve_participation(self, given: Tree) -> None:
-        """Store uniform sampling in its short form: a fraction, or the number of clients in a round."""
+        """Store uniform sampling without failures in its short form: a fraction, or the number of clients."""
         tree = PARTICIPATION.complete({"name": "uniform", **given})
         fraction, clients = tree.get("fraction"), tree.get("clients")
-        if tree["name"] != "uniform":
+        plain = {"name": "uniform", "fraction": fraction, "clients": clients}
+        if tree["name"] != "uniform" or tree != PARTICIPATION.complete(plain):
             object.__setattr__(self, "participation", tree)
         elif clients is None:
             object.__setattr__(self, "participation", fraction)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -132,7 +133,7 @@ def complete_optimiser(given: Any) -> dict[str, Any]:
     """Return an optimiser's name with all its options."""
     from fedrecall.optimisers import OPTIMISER  # imports torch, which help and completion avoid
 
-    return OPTIMISER.complete(given)
+    return OPTIMISER.complete({"name": "sgd", **given} if isinstance(given, Mapping) else given)
 
 
 class Local(Settings):
@@ -146,11 +147,16 @@ class Local(Settings):
     batch_size: Positive = Field(default=64, description="samples in a step")
     lr: Rate = Field(default=0.01, description="the local learning rate")
     optimiser: Annotated[dict[str, Any], BeforeValidator(complete_optimiser)] = Field(
-        default={"name": "sgd"},
-        description="the local optimiser: sgd | module:name of your own",
+        default={"name": "sgd", "state": "reset"},
+        description="the local optimiser: sgd | adam | adamw | module:name of your own, with its options (beta1, "
+        "beta2, eps) and `state: reset | keep | average`, its moments between rounds (docs/local-training.md)",
+    )
+    clip_norm: Annotated[float, Field(gt=0, le=LARGEST_REAL)] | None = Field(
+        default=None,
+        description="the largest norm of a step's gradient, which is scaled down to it; default: no limit",
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="of local SGD; it starts at zero every round"
+        default=0.0, description="of local SGD; it starts at zero every round unless `optimiser.state` says otherwise"
     )
     weight_decay: Rate = Field(default=1e-4, description="added to the gradient, times the weights")
     schedule: Annotated[Schedule, BeforeValidator(name_or_group)] = Field(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+MISSING = object()
 MOST_TESTED = 100  # rounds, unless `evaluation.test_last` asks for more
 
 # Where a run is executed, when it is saved and which trackers watch it does not change its result.
@@ -22,15 +23,22 @@ class ImpliedValue(NamedTuple):
     With that value the key is left out of the identity, so that old and new runs have the same digest.
     """
 
-    section: str
+    section: str  # as a dotted key
     key: str
     value: Any
-    name: str | None = None  # the component that the key is an option of, in sections that name one
+    name: str | None = None  # the component that the key is an option of; None: any
 
 
 LATER = [
     ImpliedValue("local", "beta_from", "train"),
+    ImpliedValue("local.optimiser", "state", "reset"),
+    ImpliedValue("local.optimiser.options", "state", "reset"),  # of an object given in Python
     ImpliedValue("local", "optimiser", {"name": "sgd"}),
+    *(
+        ImpliedValue(section, key, value)
+        for section in ("participation", "participation.options")
+        for key, value in (("dropout", 0.0), ("stragglers", 0.0), ("late", "fewer_steps"))
+    ),
     ImpliedValue("data", "augment", False, name="femnist"),
     ImpliedValue("evaluation", "prior", "as_trained"),
     ImpliedValue("objective", "prior", "uniform", name="wsm"),
@@ -45,12 +53,18 @@ def identity(tree: Mapping[str, Any]) -> dict[str, Any]:
     if not kept.get("updates"):  # older runs lack the key
         kept.pop("updates", None)
     for later in LATER:
-        section = kept.get(later.section)
-        if not isinstance(section, Mapping) or section.get("name") != later.name:
-            continue
-        if section.get(later.key) == later.value:
-            kept[later.section] = {key: value for key, value in section.items() if key != later.key}
+        kept = without_implied(kept, later.section.split("."), later)
     return kept
+
+
+def without_implied(tree: Mapping[str, Any], path: Sequence[str], later: ImpliedValue) -> dict[str, Any]:
+    """Return the tree without the key in the section at this path, if it has the implied value."""
+    found = dict(tree)
+    if path and isinstance(found.get(path[0]), Mapping):
+        found[path[0]] = without_implied(found[path[0]], path[1:], later)
+    elif not path and later.name in (None, found.get("name")) and found.get(later.key, MISSING) == later.value:
+        del found[later.key]
+    return found
 
 
 def round_identity(tree: Mapping[str, Any]) -> dict[str, Any]:

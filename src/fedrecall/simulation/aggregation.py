@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from fedrecall.algorithms.context import ServerContext
+from fedrecall.client.moments import PREFIX
 from fedrecall.client.sums import Sums
 from fedrecall.core.rng import stream
 from fedrecall.core.vector import Tensors
@@ -73,7 +74,7 @@ def new_server_state(experiment: Experiment, live: LiveRound, collected: Collect
     if "clients" in job.algorithm.needs:
         context = server_context(experiment, live.number, mean_buffers(live.buffers, sums))
         new = job.algorithm.aggregate_updates(live.server, collected.updates, context)
-        return rounded_once(new, live.server)
+        return rounded_once({**new, **mean_moments(sums)}, live.server)
     if job.pipeline.works_on_sums:
         origin = {**live.sent, STATISTICS: live.buffers["b"]}
         floats = {} if sums.floats is None else {STATISTICS: sums.floats}
@@ -81,7 +82,12 @@ def new_server_state(experiment: Experiment, live: LiveRound, collected: Collect
         named = job.pipeline.aggregate(sums.tensors | floats, totals, origin, live.number, len(live.asked))
         sums.floats, sums.tensors = named.pop(STATISTICS, None), named
     new = job.algorithm.aggregate(live.server, sums.tensors, sums.totals, experiment.population)
-    return rounded_once(new, live.server)
+    return rounded_once({**new, **mean_moments(sums)}, live.server)
+
+
+def mean_moments(sums: Sums) -> Tensors:
+    """Return the means of the moments that clients have sent, weighted by samples."""
+    return {name: total / sums.totals[name] for name, total in sums.tensors.items() if name.startswith(PREFIX)}
 
 
 def first_entries(experiment: Experiment, live: LiveRound, collected: Collected) -> dict[str, Any]:
@@ -89,13 +95,17 @@ def first_entries(experiment: Experiment, live: LiveRound, collected: Collected)
     left_out, sums = {EVERYONE, *live.dropped, *live.missing}, collected.sums
     clients = [task.client for task in live.tasks if task.client not in left_out]
     asked = {"asked": len(live.asked)} if live.silent else {}
+    slow = {"stragglers": live.stragglers} if live.stragglers else {}
+    seconds = {} if live.simulated_seconds is None else {"simulated_seconds": live.simulated_seconds}
     return {
         "round": live.number,
         "clients": clients,
         **asked,
+        **slow,
         "lr": live.lr,
         "train_loss": sums.mean_loss() if sums.samples else None,
         **traffic(experiment, live, collected.bytes_up),
+        **seconds,
     }
 
 

@@ -41,11 +41,7 @@ def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: Fl
         )
     if algorithm.divides_by_rate and not recipe.local.lr:
         raise InputError(f"local.lr is 0, but algorithm {name!r} divides by the rate; above 0 was expected")
-    if job.algorithm.assumes_sgd and type(job.optimiser) is not SGD:
-        raise InputError(
-            f"local.optimiser is {recipe.local.optimiser['name']!r}, but algorithm {name!r} needs 'sgd': "
-            f"{algorithm.assumes_sgd}"
-        )
+    check_optimiser(recipe, job, flat)
     if job.pipeline:
         check_stages(name, job)
     if algorithm.personal and not algorithm.exchanges and "teacher" in job.objective.needs:
@@ -60,6 +56,32 @@ def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: Fl
         Representation(flat.module, algorithm.representation)
     if recipe.batch_norm == "local" and (algorithm.exchanges or algorithm.pooled):  # else they are local anyway
         refuse_local_statistics(recipe, job, federation)
+
+
+def check_optimiser(recipe: Recipe, job: Job, flat: FlatModel) -> None:
+    """Raise an `InputError` if the optimiser does not fit the algorithm, or if its moments cannot be kept."""
+    algorithm, name, optimiser = job.algorithm, recipe.algorithm["name"], recipe.local.optimiser["name"]
+    if algorithm.assumes_sgd and type(job.optimiser) is not SGD:
+        raise InputError(
+            f"local.optimiser is {optimiser!r}, but algorithm {name!r} needs 'sgd': {algorithm.assumes_sgd}"
+        )
+    state = job.optimiser.state
+    if state == "reset":
+        return
+    reason = None
+    if algorithm.assumes_sgd:
+        reason = f"algorithm {name!r} needs momentum that starts anew every round: {algorithm.assumes_sgd}"
+    elif not job.optimiser.init(flat.w):
+        without = " without local.momentum" if type(job.optimiser) is SGD else ""
+        reason = f"{optimiser!r}{without} has no moments"
+    elif state == "average" and not algorithm.exchanges:
+        reason = f"with algorithm {name!r} clients send nothing; 'reset' or 'keep' was expected"
+    elif state == "average" and job.pipeline:
+        reason = "the stages of updates could make second moments negative; 'reset' or 'keep' was expected"
+    elif state == "average" and "clients" in algorithm.needs:
+        reason = f"algorithm {name!r} aggregates single updates; 'reset' or 'keep' was expected"
+    if reason:
+        raise InputError(f"local.optimiser.state is {state!r}, but {reason}")
 
 
 def check_stages(name: str, job: Job) -> None:

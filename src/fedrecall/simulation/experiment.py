@@ -16,7 +16,7 @@ from fedrecall.backend.torch_state import fixed_torch_state
 from fedrecall.client.forward_calls import ForwardPass
 from fedrecall.client.job import Job
 from fedrecall.client.lanes.decision import decide_steps
-from fedrecall.core.vector import tensors_digest
+from fedrecall.core.vector import FlatModel, tensors_digest
 from fedrecall.data.federation import Federation
 from fedrecall.engines.auto import choose_engine, clients_fill_lanes, devices_for
 from fedrecall.engines.engine import Engine
@@ -35,6 +35,7 @@ from fedrecall.participation import Participation
 from fedrecall.recipe.recipe import TRACKER, Recipe
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
+from fedrecall.simulation.clock import SimulatedClock
 from fedrecall.simulation.compatibility import check_combination
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
 from fedrecall.simulation.server_data import server_data_of
@@ -69,6 +70,7 @@ class Experiment:
         work = cost.of_client(samples)
         self.steps = decide_steps(job, federation, self.flat, on_cpu=devices[0] == "cpu")
         self.job = job = self.steps.job
+        self.clock = clock_of(recipe, job, self.flat, cost.flops_per_sample)
         self.engine = parts.engine or choose_engine(
             recipe.execution, job, self.flat.module, self.count, work, recipe.rounds, devices,
             fills_lanes=clients_fill_lanes(job),
@@ -167,6 +169,15 @@ def job_of(recipe: Recipe, federation: Federation, parts: Parts | None = None) -
         pipeline=Pipeline(stages, recipe.seed),
         optimiser=parts.optimiser or recipe.local.create_optimiser(),
     )
+
+
+def clock_of(recipe: Recipe, job: Job, flat: FlatModel, flops_per_sample: int) -> SimulatedClock | None:
+    """Return the simulated clock, if the recipe has one."""
+    if recipe.clock is None:
+        return None
+    if job.algorithm.pooled:
+        raise InputError(f"clock is given, but with algorithm {recipe.algorithm['name']!r} all data are in one place")
+    return SimulatedClock.of(recipe.clock, job, flat, flops_per_sample)
 
 
 def trackers_of(recipe: Recipe) -> list[Watcher]:

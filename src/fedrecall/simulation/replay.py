@@ -18,7 +18,7 @@ from fedrecall.runs.reader import RunRecord
 from fedrecall.simulation.experiment import Experiment
 from fedrecall.simulation.resume import refuse_other, refuse_other_data
 from fedrecall.simulation.round import RoundState, begin_round, first_state, play_round, playing
-from fedrecall.simulation.sampling import answering_clients, sample_clients, tasks_of
+from fedrecall.simulation.sampling import attendance, tasks_of
 from fedrecall.simulation.training import after_server_stages
 from fedrecall.storage.scratch import ScratchFolder
 
@@ -105,8 +105,7 @@ def newest_before(folder: Path, round: int) -> Checkpoint | None:
 
 
 def refuse_absent(experiment: Experiment, states: StateTable, round: int, client: int) -> None:
-    asked = sample_clients(experiment, round)
-    tasks = tasks_of(experiment, round, answering_clients(experiment, round, asked), 0.0, states, len(asked))
+    tasks = tasks_of(experiment, round, attendance(experiment, round), 0.0, states)
     there = sorted(task.client for task in tasks)
     if client not in there:
         raise InputError(f"client {client} does not train in round {round}; these do: {', '.join(map(str, there))}")

@@ -116,7 +116,7 @@ def refuse_other_data(path: Path, experiment: Experiment) -> None:
 
 def refuse_other_model(point: Checkpoint, experiment: Experiment) -> None:
     """Raise an `InputError` if the tensors of the model have other names or shapes than the run's."""
-    fresh = experiment.algorithm.init(experiment.flat.w.clone()), experiment.flat.buffers()
+    fresh = experiment.job.init_server(experiment.flat.w.clone()), experiment.flat.buffers()
     for there, now in zip((point.server, point.buffers), fresh):
         before, after = ({name: list(t.shape) for name, t in group.items()} for group in (there, now))
         if before != after:

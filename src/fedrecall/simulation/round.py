@@ -13,7 +13,7 @@ from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.simulation.aggregation import aggregate
 from fedrecall.simulation.experiment import Experiment
-from fedrecall.simulation.sampling import answering_clients, sample_clients, tasks_of
+from fedrecall.simulation.sampling import attendance, tasks_of
 from fedrecall.simulation.training import train_clients
 
 
@@ -32,7 +32,7 @@ def first_state(experiment: Experiment, start: Checkpoint | None = None) -> Roun
         return RoundState(start.round, start.server, start.buffers)
     experiment.load_init()
     flat = experiment.flat
-    return RoundState(0, experiment.algorithm.init(flat.w.clone()), flat.buffers())
+    return RoundState(0, experiment.job.init_server(flat.w.clone()), flat.buffers())
 
 
 @contextmanager
@@ -71,12 +71,12 @@ def begin_round(
     if experiment.forward:
         experiment.forward.check(t)
     lr = recipe.local.rate(t, recipe.rounds)
-    sent = experiment.algorithm.broadcast(state.server)
-    asked = sample_clients(experiment, t)
-    answering = answering_clients(experiment, t, asked)
-    tasks = tasks_of(experiment, t, answering, lr, states, len(asked))
-    silent = len(asked) - len(answering)
-    live = LiveRound(t, lr, asked, silent, tasks, engine, states, sent, state.server, state.buffers)
+    sent = experiment.job.broadcast(state.server)
+    there = attendance(experiment, t)
+    tasks = tasks_of(experiment, t, there, lr, states)
+    silent = len(there.asked) - len(there.steps)
+    live = LiveRound(t, lr, there.asked, silent, tasks, engine, states, sent, state.server, state.buffers)
+    live.stragglers, live.simulated_seconds = there.stragglers, there.seconds
     engine.publish(t, sent, state.buffers)
     for observer in (*experiment.measures, *observers):
         observer.before(live)

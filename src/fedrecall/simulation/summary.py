@@ -13,6 +13,7 @@ from fedrecall.runs.jsonl import Lines
 def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
     """Return the summary of a run's metrics; the final accuracy is the mean over the tested rounds."""
     tested, validated = finite_values("test_accuracy", lines), finite_values("val_accuracy", lines)
+    clock = recipe.clock is not None
     return {
         "status": "finished",
         "rounds": recipe.rounds,
@@ -23,7 +24,8 @@ def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
         "last_val_accuracy": validated[-1] if validated else None,
         "forgetting": mean(finite_values("forgetting", lines)),
         "learned": mean(finite_values("learned", lines)),
-        **({} if recipe.evaluation.target is None else to_target(lines, recipe.evaluation.target)),
+        **({"simulated_seconds": total_of("simulated_seconds", lines)} if clock else {}),
+        **({} if recipe.evaluation.target is None else to_target(lines, recipe.evaluation.target, clock=clock)),
         "seconds": round(seconds, 3),
     }
 
@@ -37,17 +39,24 @@ def mean(values: list[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def to_target(lines: Lines, target: float) -> dict[str, Any]:
-    """Return the rounds, bytes and local FLOPs until the validation accuracy reaches the target; None if never."""
+def total_of(key: str, lines: Lines) -> float:
+    return sum(line.get(key) or 0 for line in lines)
+
+
+def to_target(lines: Lines, target: float, *, clock: bool = False) -> dict[str, Any]:
+    """Return the rounds, bytes, local FLOPs and, with a clock, simulated seconds until the validation accuracy
+    reaches the target; None if never."""
     reached = next((at for at, line in enumerate(lines) if (line.get("val_accuracy") or -1.0) >= target), None)
     until = None if reached is None else lines[: reached + 1]
 
-    def total(*keys: str) -> int | None:
-        return None if until is None else sum(line.get(key, 0) for line in until for key in keys)
+    def total(*keys: str) -> float | None:
+        return None if until is None else sum(total_of(key, until) for key in keys)
 
+    simulated = {"simulated_seconds_to_target": total("simulated_seconds")} if clock else {}
     return {
         "target": target,
         "rounds_to_target": None if until is None else until[-1]["round"],
         "bytes_to_target": total("bytes_up", "bytes_down"),
         "flops_to_target": total("flops"),
+        **simulated,
     }

@@ -50,6 +50,10 @@ def lower(
         raise UnsupportedError("a loss of features")
     if type(optimiser) is not SGD:
         raise UnsupportedError(f"the optimiser {type(optimiser).__name__}")
+    if optimiser.state != "reset":
+        raise UnsupportedError("an optimiser whose moments outlast the round")
+    if local.clip_norm is not None:
+        raise UnsupportedError("the clipping of gradients")
     if local.precision != "float32":
         raise UnsupportedError("a precision other than float32")
     if isinstance(transform, Images) and transform.smaller:

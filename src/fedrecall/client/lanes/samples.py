@@ -59,7 +59,11 @@ class LanesStep:
         """Set the scale and shift that turn bytes into floats."""
         self._pixels = torch.tensor(pixel_table(pixels) if pixels else [0.0])
 
-    def begin_client(self, lr: float, client: Tensors) -> None:
+    @property
+    def moments(self) -> Tensors:
+        return {}  # kernels have momentum that starts anew every round, and no other moments
+
+    def begin_client(self, lr: float, client: Tensors, moments: Tensors | None = None) -> None:
         self._rate[0] = -lr
         if self._velocity is not None:
             self._velocity.zero_()
