@@ -15,7 +15,7 @@ from fedrecall.updates.pipeline import STATISTICS
 
 @dataclass(frozen=True)
 class DryUpdate:
-    """What a client would be sent and would send after one step, without training."""
+    """The tensors that a client is sent, and those that it sends after one step, without training."""
 
     server: Tensors  # sent to the client, besides the buffers
     buffers: Tensors  # of the model; empty if it has none

@@ -40,8 +40,8 @@ class Adam(Optimiser):
         steps = state["t"].add_(1).flatten().tolist()
         m = state["m"].lerp_(g, 1 - self.beta1)
         v = state["v"].mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
-        scale = v.sqrt().div_(column(((1 - self.beta2**t) ** 0.5 for t in steps), state["t"])).add_(self.eps)
-        w.addcdiv_(m * column((-lr / (1 - self.beta1**t) for t in steps), state["t"]), scale)
+        scale = v.sqrt().div_(by_row(((1 - self.beta2**t) ** 0.5 for t in steps), state["t"])).add_(self.eps)
+        w.addcdiv_(m * by_row((-lr / (1 - self.beta1**t) for t in steps), state["t"]), scale)
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,6 @@ class AdamW(Adam):
         super().step(w, g, state, lr)
 
 
-def column(values: Iterable[float], like: Tensor) -> Tensor:
+def by_row(values: Iterable[float], like: Tensor) -> Tensor:
     """Return one value for each row, rounded once from Python's floats, as torch rounds its scalars."""
     return torch.tensor([*values], dtype=like.dtype, device=like.device).view(like.shape)
