@@ -3,6 +3,7 @@ from .algorithms import (
     GMA,
     Algorithm,
     Centralised,
+    CoordinateMedian,
     FedAdagrad,
     FedAdam,
     FedAvg,
@@ -13,12 +14,14 @@ from .algorithms import (
     FedNova,
     FedProx,
     FedYogi,
+    Krum,
     LocalOnly,
     LocalSteps,
     Moon,
     Population,
     Scaffold,
     ServerContext,
+    TrimmedMean,
 )
 from .api.diagnose import diagnose
 from .api.diagnosis import Diagnosis
@@ -38,7 +41,7 @@ from .optimisers import SGD, Optimiser
 from .participation import Participation, UniformSampling
 from .recipe.settings import Local
 from .studies.sweep import Study, sweep
-from .updates import Stage
+from .updates import DifferentialPrivacy, Quantise, Stage, TopK
 from .version import __version__
 
 __all__ = [
@@ -48,8 +51,10 @@ __all__ = [
     "Algorithm",
     "Centralised",
     "Classwise",
+    "CoordinateMedian",
     "CrossEntropy",
     "Diagnosis",
+    "DifferentialPrivacy",
     "Dirichlet",
     "FedAdagrad",
     "FedAdam",
@@ -69,6 +74,7 @@ __all__ = [
     "Iid",
     "Images",
     "InputError",
+    "Krum",
     "Labels",
     "Local",
     "LocalOnly",
@@ -82,6 +88,7 @@ __all__ = [
     "Partition",
     "Plain",
     "Population",
+    "Quantise",
     "Round",
     "Run",
     "Scaffold",
@@ -89,6 +96,8 @@ __all__ = [
     "Shards",
     "Stage",
     "Study",
+    "TopK",
+    "TrimmedMean",
     "UniformSampling",
     "Update",
     "WSMLoss",

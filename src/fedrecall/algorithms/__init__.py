@@ -17,6 +17,7 @@ from fedrecall.algorithms.fedprox import FedProx
 from fedrecall.algorithms.fedyogi import FedYogi
 from fedrecall.algorithms.gma import GMA
 from fedrecall.algorithms.moon import Moon
+from fedrecall.algorithms.robust import CoordinateMedian, Krum, TrimmedMean
 from fedrecall.algorithms.scaffold import Scaffold
 from fedrecall.config.components import Section
 
@@ -34,6 +35,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedexp": FedExP,
     "gma": GMA,
     "fedcurv": FedCurv,
+    "median": CoordinateMedian,
+    "trimmed_mean": TrimmedMean,
+    "krum": Krum,
     "centralised": Centralised,
     "local_only": LocalOnly,
 }
@@ -47,6 +51,7 @@ __all__ = [
     "Algorithm",
     "Centralised",
     "ClientUpdate",
+    "CoordinateMedian",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
@@ -57,10 +62,12 @@ __all__ = [
     "FedNova",
     "FedProx",
     "FedYogi",
+    "Krum",
     "LocalOnly",
     "LocalSteps",
     "Moon",
     "Population",
     "Scaffold",
     "ServerContext",
+    "TrimmedMean",
 ]

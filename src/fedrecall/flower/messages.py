@@ -15,10 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from fedrecall.algorithms.base import LocalSteps
 from fedrecall.client.job import Job
 from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.flower.refusal import RefusedError
@@ -112,10 +110,7 @@ class Layouts:
         """Derive the layouts from what the algorithm and the update stages send after one step."""
         algorithm, x = job.algorithm, flat.w.clone()
         buffers = with_prefix(flat.buffers()) if flat.has_buffers else {}
-        server = algorithm.broadcast(algorithm.init(x))
-        client = algorithm.init_client(x.clone())
-        local, extra = LocalSteps(1, job.local.lr, 1, job.optimiser), {"fisher": torch.zeros_like(x)}
-        sent, _ = algorithm.finish(x.clone(), server, client, local, extra)
+        server, sent = algorithm.broadcast(algorithm.init(x)), job.unmoved(x)
         message, travelling = sent, {} if job.own_buffers else buffers
         if job.pipeline:
             floats = {STATISTICS: flat.b} if travelling else {}
