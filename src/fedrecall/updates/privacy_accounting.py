@@ -28,15 +28,18 @@ class NoisySums:
         if rounds == 0:
             return 0.0
         event, rdp = load_accountant()
-        relation = getattr(rdp.rdp_privacy_accountant.NeighborRel, self.relation.replace("-", "_").upper())
-        spent = rdp.RdpAccountant(neighboring_relation=relation)
-        spent.compose(self._round(event), rounds)
-        return float(spent.get_epsilon(delta))
+        # Noise over sensitivity; a client's absence from some rounds never costs more than its presence in all.
+        gaussian = event.GaussianDpEvent(self.noise_multiplier / (2.0 if self.relation == "replace-one" else 1.0))
+        return min(self._spent(rdp, release, rounds, delta) for release in (gaussian, self._sampled(event, gaussian)))
 
-    def _round(self, event: Any) -> Any:
-        """Return a round as the accountant describes it; its multiplier is the noise over the sensitivity."""
-        sensitivity = 2.0 if self.relation == "replace-one" else 1.0
-        gaussian = event.GaussianDpEvent(self.noise_multiplier / sensitivity)
+    def _spent(self, rdp: Any, release: Any, rounds: int, delta: float) -> float:
+        relation = getattr(rdp.rdp_privacy_accountant.NeighborRel, self.relation.replace("-", "_").upper())
+        accountant = rdp.RdpAccountant(neighboring_relation=relation)
+        accountant.compose(release, rounds)
+        return float(accountant.get_epsilon(delta))
+
+    def _sampled(self, event: Any, gaussian: Any) -> Any:
+        """Return a round as the accountant describes it."""
         if self.sampling == "poisson":
             return event.PoissonSampledDpEvent(self.chosen, gaussian)
         if self.sampling == "without-replacement":
