@@ -43,7 +43,7 @@ def test_the_trimmed_mean_by_hand() -> None:
     models = np.array([[1.0, -50.0], [2.0, 3.0], [9.0, 4.0], [3.0, 5.0], [-9.0, 90.0]])
     np.testing.assert_allclose(aggregated(TrimmedMean(trim=0.2), models), [2.0, 4.0])  # of 1, 2, 3 and 3, 4, 5
     np.testing.assert_allclose(aggregated(TrimmedMean(trim=0.19), models), models.mean(0))  # less than one of five
-    np.testing.assert_allclose(aggregated(TrimmedMean(trim=0.49), models), [2.0, 4.0])  # floor(2.45) would be 3, 4
+    np.testing.assert_allclose(aggregated(TrimmedMean(trim=0.49), models), [2.0, 4.0])  # two at each end: the medians
 
 
 def test_a_share_of_a_hundred_is_not_rounded_down_by_binary_fractions() -> None:

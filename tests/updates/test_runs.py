@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from fedrecall import Dirichlet, Federation, InputError, Participation, Round, Run, Update, Watcher, federate
+from fedrecall.runs import files
+from fedrecall.runs.client_states import StateFiles
 
 DP = {"name": "dp", "clipping_norm": 0.5, "noise_multiplier": 1.0}
 COMPRESSED: dict[str, list[Any]] = {
@@ -117,7 +119,7 @@ def test_bytes_are_those_that_travel(tmp_path: Path) -> None:
 
 
 def test_a_residual_waits_until_its_client_takes_part_again(tmp_path: Path) -> None:
-    """With the algorithm's own arithmetic: what is decoded has a tenth of the entries, and the state has the rest."""
+    """A tenth of the entries arrives; the rest is in the client's state of the last round that it took part in."""
     kept = Kept()
     made = run(tmp_path / "run", updates=[{"name": "top_k", "fraction": 0.1}], callbacks=[kept])
     last = {}
@@ -126,9 +128,12 @@ def test_a_residual_waits_until_its_client_takes_part_again(tmp_path: Path) -> N
             change = update.sent["w"] - kept.sent[t]
             assert int((change.abs() > 1e-6).sum()) <= 9
             last[update.client] = t
-    files = sorted(path.name for path in (made.path / "states").glob("*/*.safetensors"))
-    newest = {f"client-{client:06d}-round-{t:06d}.safetensors" for client, t in last.items()}
-    assert newest <= set(files)
+    states = StateFiles(made.path / files.STATES)
+    for client, t in last.items():
+        residual = states.get(client, t)["updates.0.w"]
+        assert len(residual) == NUMBERS
+        assert int((residual == 0).sum()) >= 9  # those that were sent
+        assert int((residual != 0).sum()) > NUMBERS / 2
     assert len(set(last.values())) > 1  # some clients have waited
 
 

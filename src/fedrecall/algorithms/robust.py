@@ -80,13 +80,13 @@ class Krum(Algorithm):
     answer than are asked, scores are over at least one other.
     """
 
-    byzantine: Annotated[Whole, "f: malicious clients in a round that are to be tolerated"] = 1
+    byzantine: Annotated[Whole, "f: malicious clients in a round that are to be tolerated"] = 0
     selected: Annotated[int, Field(ge=1), "how many models are averaged; above 1 this is multi-Krum"] = 1
     needs: ClassVar[frozenset[str]] = frozenset({"clients"})
 
     @property
     def least_clients(self) -> int:  # type: ignore[override]
-        return max(2 * self.byzantine + 3, self.selected)
+        return max(2 * self.byzantine + 3 if self.byzantine else 1, self.selected)
 
     def aggregate_updates(self, server: Tensors, updates: Sequence[ClientUpdate], context: ServerContext) -> Tensors:
         models = [update.sent["w"] for update in updates]
