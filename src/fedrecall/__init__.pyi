@@ -3,6 +3,7 @@ from .algorithms import (
     GMA,
     Algorithm,
     Centralised,
+    CoordinateMedian,
     FedACG,
     FedAdagrad,
     FedAdam,
@@ -19,12 +20,14 @@ from .algorithms import (
     FedProx,
     FedSAM,
     FedYogi,
+    Krum,
     LocalOnly,
     LocalSteps,
     Moon,
     Population,
     Scaffold,
     ServerContext,
+    TrimmedMean,
 )
 from .api.diagnose import diagnose
 from .api.diagnosis import Diagnosis
@@ -44,7 +47,7 @@ from .optimisers import SGD, Adam, AdamW, Optimiser
 from .participation import CyclicSampling, Participation, PoissonSampling, SamplingBySize, UniformSampling
 from .recipe.settings import Local
 from .studies.sweep import Study, sweep
-from .updates import Stage
+from .updates import DifferentialPrivacy, Quantise, Stage, TopK
 from .version import __version__
 
 __all__ = [
@@ -56,9 +59,11 @@ __all__ = [
     "Algorithm",
     "Centralised",
     "Classwise",
+    "CoordinateMedian",
     "CrossEntropy",
     "CyclicSampling",
     "Diagnosis",
+    "DifferentialPrivacy",
     "Dirichlet",
     "FedACG",
     "FedAdagrad",
@@ -86,6 +91,7 @@ __all__ = [
     "Iid",
     "Images",
     "InputError",
+    "Krum",
     "Labels",
     "Local",
     "LocalOnly",
@@ -100,6 +106,7 @@ __all__ = [
     "Plain",
     "PoissonSampling",
     "Population",
+    "Quantise",
     "Round",
     "Run",
     "SamplingBySize",
@@ -108,6 +115,8 @@ __all__ = [
     "Shards",
     "Stage",
     "Study",
+    "TopK",
+    "TrimmedMean",
     "UniformSampling",
     "Update",
     "WSMLoss",

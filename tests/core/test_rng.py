@@ -36,7 +36,15 @@ def test_each_argument_changes_the_stream() -> None:
 def test_streams_are_the_same_in_every_version() -> None:
     # Written down once; a change here changes every published result.
     first = {"init": 1, "sample": 2, "batches": 3, "augment": 4, "model": 5, "probe": 6, "evaluate": 7}
-    assert {**first, "updates": 8, "answers": 9, "aggregate": 10, "stragglers": 11, "clock": 12, "calibrate": 15} == PURPOSES
+    assert {
+        **first,
+        "updates": 8,
+        "answers": 9,
+        "aggregate": 10,
+        "stragglers": 11,
+        "clock": 12,
+        "calibrate": 15,
+    } == PURPOSES
     assert stream(0, "sample", 1).integers(0, 1000, 4).tolist() == [967, 518, 322, 831]
     assert torch_stream(0, "augment", 1, 2).initial_seed() == 5109693598521095404
 

@@ -32,6 +32,9 @@ TRAFFIC = {
     "moon": (W, W),
     "fedexp": (W + 8, W),  # the norm of its update as a float64
     "gma": (W + COORDINATES, W),  # signs, one byte each
+    "median": (W, W),
+    "trimmed_mean": (W, W),
+    "krum": (W, W),
     "fedcurv": (3 * W, 3 * W),  # curvatures, and their products with the model
 }
 BOUNDS = ("centralised", "local_only")

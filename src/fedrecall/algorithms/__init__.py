@@ -23,6 +23,7 @@ from fedrecall.algorithms.fedsam import FedSAM
 from fedrecall.algorithms.fedyogi import FedYogi
 from fedrecall.algorithms.gma import GMA
 from fedrecall.algorithms.moon import Moon
+from fedrecall.algorithms.robust import CoordinateMedian, Krum, TrimmedMean
 from fedrecall.algorithms.scaffold import Scaffold
 from fedrecall.config.components import Section
 
@@ -46,6 +47,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedsam": FedSAM,
     "fedlesam": FedLESAM,
     "feddf": FedDF,
+    "median": CoordinateMedian,
+    "trimmed_mean": TrimmedMean,
+    "krum": Krum,
     "centralised": Centralised,
     "local_only": LocalOnly,
 }
@@ -59,6 +63,7 @@ __all__ = [
     "Algorithm",
     "Centralised",
     "ClientUpdate",
+    "CoordinateMedian",
     "FedACG",
     "FedAdagrad",
     "FedAdam",
@@ -75,10 +80,12 @@ __all__ = [
     "FedProx",
     "FedSAM",
     "FedYogi",
+    "Krum",
     "LocalOnly",
     "LocalSteps",
     "Moon",
     "Population",
     "Scaffold",
     "ServerContext",
+    "TrimmedMean",
 ]

@@ -67,6 +67,7 @@ class Algorithm:
     # Statistics that clients disclose beside the round's sums: "class_counts", their samples of each class.
     discloses: ClassVar[frozenset[str]] = frozenset()
     facts: ClassVar[frozenset[str]] = frozenset()  # sent tensors that are numbers about an update, not parts of it
+    least_clients: int = 1  # the fewest clients in a round that can be aggregated
     pooled: ClassVar[bool] = False  # one client with the data of all replaces the sampled clients
     exchanges: ClassVar[bool] = True  # clients send something to the server; False for the two bounds
     assumes_sgd: ClassVar[str | None] = None  # the reason, if local steps must be those of SGD

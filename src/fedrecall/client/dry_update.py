@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
-from fedrecall.algorithms.base import LocalSteps
 from fedrecall.client.job import Job
-from fedrecall.client.moments import with_moment_prefix
 from fedrecall.core.vector import FlatModel, Tensors
 from fedrecall.updates.pipeline import STATISTICS
 
@@ -25,14 +21,8 @@ class DryUpdate:
 
     @classmethod
     def of(cls, job: Job, flat: FlatModel) -> DryUpdate:
-        algorithm, x = job.algorithm, flat.w.clone()
-        buffers = flat.buffers() if flat.has_buffers else {}
-        server = job.broadcast(job.init_server(x))
-        client = algorithm.init_client(x.clone())
-        local, extra = LocalSteps(1, job.local.lr, 1, job.optimiser), {"fisher": torch.zeros_like(x)}
-        sent, _ = algorithm.finish(x.clone(), server, client, local, extra)
-        if job.averages_moments:
-            sent = {**sent, **with_moment_prefix(job.optimiser.init(x))}
+        x, buffers = flat.w.clone(), flat.buffers() if flat.has_buffers else {}
+        server, sent = job.broadcast(job.init_server(x)), job.unmoved(x)
         message, travelling = sent, {} if job.own_buffers else buffers
         if job.pipeline:
             floats = {STATISTICS: flat.b} if travelling else {}

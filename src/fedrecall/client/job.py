@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor, nn
+from torch import Tensor, nn, zeros_like
 
-from fedrecall.algorithms.base import Algorithm
+from fedrecall.algorithms.base import Algorithm, LocalSteps
 from fedrecall.backend.device import CPU, Device
 from fedrecall.client.lanes.lowering import Lowering
 from fedrecall.client.moments import PREFIX, with_moment_prefix
 from fedrecall.config.options import Shares
-from fedrecall.core.vector import FlatModel, Tensors
+from fedrecall.core.vector import FlatModel, Payload, Tensors
 from fedrecall.data.federation import Federation
 from fedrecall.models.build import build_model
 from fedrecall.objectives.base import Objective
@@ -41,8 +41,22 @@ class Job:
             object.__setattr__(self, "optimiser", self.local.create_optimiser())
 
     def for_model(self, flat: FlatModel) -> Job:
-        """Return the job with its algorithm bound to the model's parameter slots."""
-        return replace(self, algorithm=self.algorithm.for_model(flat.parameter_slots))
+        """Return the job with its algorithm and its stages bound to the model's parameter slots."""
+        bound = replace(self, algorithm=self.algorithm.for_model(flat.parameter_slots))
+        return replace(bound, pipeline=self.pipeline.for_model(flat, bound.unmoved(flat.w))) if self.pipeline else bound
+
+    def unmoved(self, x: Tensor) -> Tensors:
+        """Return the tensors that a client sends if it has not moved, for their names and shapes."""
+        algorithm, local = self.algorithm, LocalSteps(1, 1.0, 1, self.optimiser)
+        server, client = self.broadcast(self.init_server(x.clone())), algorithm.init_client(x.clone())
+        sent, _ = algorithm.finish(x.clone(), server, client, local, {"fisher": zeros_like(x)})
+        return {**sent, **with_moment_prefix(self.optimiser.init(x))} if self.averages_moments else sent
+
+    def wire_bytes(self, payload: Payload, sent: Tensors, buffers: Tensors) -> int:
+        """Return the bytes of a client's message; what stages have made has no padding."""
+        if not self.pipeline:
+            return payload.bytes(sent, buffers)
+        return sum(tensor.numel() * tensor.itemsize for tensor in (*sent.values(), *buffers.values()))
 
     def logit_shift(self, federation: Federation) -> Tensor | None:
         """Return the shift of a model's logits in evaluation, or None."""

@@ -158,7 +158,7 @@ class Worker:
             steps=steps,
             loss=loss,
             probe=self._probe(task) if task.probe else None,
-            wire_bytes=self._payload.bytes(sent, travelling),
+            wire_bytes=job.wire_bytes(self._payload, sent, travelling),
         )
 
     def _through_stages(

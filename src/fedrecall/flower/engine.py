@@ -179,7 +179,7 @@ class Flower(Engine):
         if state not in (0, task.round):
             raise RefusedError(f"its state is that of round {state}; 0 or {task.round} was expected")
         weights = {name: self.job.weight(name, samples, steps) for name in self.layouts.names}
-        size = self.payload.bytes(sent, buffers)
+        size = self.job.wire_bytes(self.payload, sent, buffers)
         result = Update(task, sent, buffers, weights, state, samples, steps, loss, wire_bytes=size)
         if not math.isfinite(loss) and result.finite_part()[0] is not None:
             raise RefusedError("its loss is not finite")

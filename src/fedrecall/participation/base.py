@@ -20,6 +20,14 @@ class Participation:
     dropout: float = 0.0
     stragglers: float = 0.0
     late: Late = "fewer_steps"
+    # The scheme that privacy accounting may rely on: "poisson" (each client by itself, with probability `fraction`),
+    # "without_replacement" (uniform, a fixed number), or None. A class that chooses clients itself states its own.
+    sampling: ClassVar[str | None] = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if vars(cls).keys() & {"sample", "choose", "answering"} and "sampling" not in vars(cls):
+            cls.sampling = None
 
     def expected(self, population: int) -> int:
         """Return the expected number of clients selected in a round."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -20,6 +20,7 @@ class PoissonSampling(Sampler):
     """
 
     fraction: Annotated[float, Field(gt=0, le=1), "the probability of each client, in each round"] = 0.1
+    sampling: ClassVar[str | None] = "poisson"
 
     def expected(self, population: int) -> int:
         return max(1, round(population * self.fraction))

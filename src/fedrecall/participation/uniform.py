@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -20,6 +20,7 @@ class UniformSampling(Sampler):
 
     fraction: Annotated[float, Field(gt=0, le=1), "of the clients, in each round"] = 0.1
     clients: Annotated[Positive | None, "or: how many are in a round"] = None
+    sampling: ClassVar[str | None] = "without_replacement"
 
     def expected(self, population: int) -> int:
         if self.clients is None:

@@ -12,6 +12,7 @@ import yaml
 from fedrecall.recipe.presets import PRESETS
 from fedrecall.recipe.recipe import SECTIONS, Recipe
 from fedrecall.recipe.settings import Settings
+from fedrecall.updates import STAGE
 
 COLUMN = 36
 # Keys of a recipe's file that are gone once the layers are merged.
@@ -32,6 +33,9 @@ def lines(group: Settings, indent: str = "") -> Iterator[str]:
         default = getattr(group, key)
         if isinstance(group, Recipe) and key in SECTIONS:
             yield from named(key, meaning)
+        elif isinstance(group, Recipe) and key == STAGE.key:
+            yield comment(f"{key}: {value(default)}", f"{meaning}; or module:name of your own")
+            yield from stages()
         elif isinstance(default, Settings):
             yield comment(f"{indent}{key}:", meaning)
             yield from lines(default, indent + "  ")
@@ -52,6 +56,15 @@ def named(section: str, meaning: str) -> Iterator[str]:
             missing = parameter.default is parameter.empty
             text = f"{mark}  {key}: {'' if missing else value(parameter.default)}".rstrip()
             yield comment(text if name != default else text.replace("    ", "  ", 1), doc(parameter))
+
+
+def stages() -> Iterator[str]:
+    """Yield the lines of the stages that a list of updates can name."""
+    for name, target in STAGE.listing.items():
+        yield comment(f"  # - name: {name}", first_line(target))
+        for key, parameter in STAGE.options(target).items():
+            missing = parameter.default is parameter.empty
+            yield comment(f"  #   {key}: {'' if missing else value(parameter.default)}".rstrip(), doc(parameter))
 
 
 def first_line(target: Callable[..., Any]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, float64, zeros_like
 
+from fedrecall.algorithms.base import Population
 from fedrecall.algorithms.context import ServerContext
 from fedrecall.client.moments import PREFIX
 from fedrecall.client.sums import Sums
@@ -16,6 +17,7 @@ from fedrecall.errors import DivergedError, InputError, TooFewClientsError
 from fedrecall.measure.live_round import LiveRound
 from fedrecall.simulation.experiment import Experiment
 from fedrecall.simulation.training import Collected
+from fedrecall.updates.base import SERVER, StageContext
 from fedrecall.updates.pipeline import STATISTICS
 
 
@@ -26,7 +28,11 @@ def aggregate(experiment: Experiment, live: LiveRound, collected: Collected) -> 
     if not sums.samples and live.tasks:
         raise DivergedError(f"no client's update of round {live.number} was finite")
     live.updates, live.line = sums.updates, first_entries(experiment, live, collected)
-    if sums.samples:
+    silent = not sums.samples and experiment.job.pipeline.needs_every_round
+    if silent:
+        sums.tensors = sums_of_nobody(experiment, live)
+        sums.totals = dict.fromkeys(sums.tensors, 0.0)
+    if sums.samples or silent:
         live.server = new_server_state(experiment, live, collected)
         live.buffers = mean_buffers(live.buffers, sums)
     live.states.propose(collected.states)
@@ -79,15 +85,25 @@ def new_server_state(experiment: Experiment, live: LiveRound, collected: Collect
         origin = {**live.sent, STATISTICS: live.buffers["b"]}
         floats = {} if sums.floats is None else {STATISTICS: sums.floats}
         totals = {**sums.totals, STATISTICS: float(sums.samples)}
-        named = job.pipeline.aggregate(sums.tensors | floats, totals, origin, live.number, len(live.asked))
-        sums.floats, sums.tensors = named.pop(STATISTICS, None), named
-    new = job.algorithm.aggregate(live.server, sums.tensors, sums.totals, experiment.population)
+        at = StageContext(experiment.recipe.seed, live.number, SERVER, len(live.asked), 0, experiment.count)
+        named, totals = job.pipeline.aggregate(sums.tensors | floats, totals, origin, at)
+        sums.floats, sums.tensors, sums.totals = named.pop(STATISTICS, None), named, totals
+    population = experiment.population
+    if job.pipeline.equal_weights:
+        population = Population(population.clients, population.clients)  # each of weight 1
+    new = job.algorithm.aggregate(live.server, sums.tensors, sums.totals, population)
     return rounded_once({**new, **mean_moments(sums)}, live.server)
 
 
 def mean_moments(sums: Sums) -> Tensors:
     """Return the means of the moments that clients have sent, weighted by samples."""
     return {name: total / sums.totals[name] for name, total in sums.tensors.items() if name.startswith(PREFIX)}
+
+
+def sums_of_nobody(experiment: Experiment, live: LiveRound) -> Tensors:
+    """Return the sums of a round without clients: zeros, under the names that a client's tensors have."""
+    sent = experiment.job.unmoved(live.server["w"])
+    return {name: zeros_like(tensor, dtype=float64) for name, tensor in sent.items()}
 
 
 def first_entries(experiment: Experiment, live: LiveRound, collected: Collected) -> dict[str, Any]:

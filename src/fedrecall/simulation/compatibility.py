@@ -19,6 +19,7 @@ from fedrecall.models.build import has_statistics, least_samples, trains_otherwi
 from fedrecall.models.representation import Representation
 from fedrecall.optimisers import SGD
 from fedrecall.recipe.recipe import Recipe
+from fedrecall.simulation.privacy import notes_on_privacy
 
 if TYPE_CHECKING:
     from fedrecall.simulation.experiment import Experiment
@@ -98,6 +99,16 @@ def check_stages(name: str, job: Job) -> None:
         raise InputError(f"a stage of updates works on sums, but algorithm {name!r} aggregates single updates")
 
 
+def check_cohort(recipe: Recipe, job: Job, count: int) -> None:
+    """Raise an `InputError` if a round has fewer clients than the algorithm can aggregate."""
+    least = job.algorithm.least_clients
+    if count < least:
+        raise InputError(
+            f"a round has {count} client{'s' if count > 1 else ''}, but algorithm {recipe.algorithm['name']!r} with "
+            f"these options needs {least}: set clients_per_round or participation"
+        )
+
+
 def refuse_local_statistics(recipe: Recipe, job: Job, federation: Federation) -> None:
     """Raise an `InputError` if something needs a single model, which local batch-norm statistics exclude."""
     if job.algorithm.pooled:
@@ -162,6 +173,7 @@ def warnings_of(experiment: Experiment, card: Mapping[str, Any]) -> Iterator[str
     for key in ("ray_address", "resources"):
         if getattr(recipe.execution, key) is not None and not engine.elsewhere:
             yield f"execution.{key} has no effect: the engine is {engine.name!r}, on this machine"
+    yield from notes_on_privacy(experiment)
     if experiment.steps.note:
         yield experiment.steps.note
     yield from device_warnings(experiment)

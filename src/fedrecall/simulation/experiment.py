@@ -36,8 +36,9 @@ from fedrecall.recipe.recipe import TRACKER, Recipe
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
 from fedrecall.simulation.clock import SimulatedClock
-from fedrecall.simulation.compatibility import check_combination
+from fedrecall.simulation.compatibility import check_cohort, check_combination
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
+from fedrecall.simulation.privacy import check_privacy
 from fedrecall.simulation.server_data import server_data_of
 from fedrecall.updates import Pipeline, Stage
 
@@ -63,6 +64,8 @@ class Experiment:
         self.participation = parts.participation or recipe.create_participation()
         self.count = self.participation.expected(federation.population)
         check_combination(recipe, job, federation, self.flat)
+        check_privacy(recipe, job, federation, self.flat, self.participation)
+        check_cohort(recipe, job, self.count)
         cost = TrainingCost(recipe.local, self.flat, federation)
         samples = max(1, self.population.samples // self.population.clients)
         step = cost.flops_per_sample * min(recipe.local.batch_size, samples)

@@ -25,6 +25,7 @@ from fedrecall.simulation.early_stopping import Best
 from fedrecall.simulation.experiment import Experiment
 from fedrecall.simulation.journal import Journal
 from fedrecall.simulation.origin import describe_origin
+from fedrecall.simulation.privacy import privacy_spent
 from fedrecall.simulation.round import RoundState
 from fedrecall.simulation.summary import summarise
 
@@ -210,6 +211,8 @@ class Recorder(Observer):
             "missing_clients": journal.missing_clients,
             "warnings": journal.all_warnings(),
         }
+        spent = privacy_spent(experiment, self.done.round)
+        summary |= {"privacy": spent} if spent else {}
         if ending == "finished" and experiment.device.is_cpu:
             advice = advice_on_steps(experiment.job, experiment.federation, experiment.flat)
             summary |= {"advice": advice} if advice else {}

@@ -117,4 +117,6 @@ def train_again(experiment: Experiment, states: StateTable, state: RoundState, c
     (task,) = (task for task in live.tasks if task.client == client)
     (result,) = experiment.engine.run([task])
     assert isinstance(result, Update)
-    return after_server_stages(experiment, live, result), live.sent
+    update = after_server_stages(experiment, live, result)
+    assert isinstance(update, Update)
+    return update, live.sent

@@ -12,6 +12,7 @@ from fedrecall.client.update import MissingClient, Update
 from fedrecall.errors import DivergedError
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.simulation.experiment import Experiment
+from fedrecall.updates.base import DecodeError
 from fedrecall.updates.pipeline import STATISTICS
 
 
@@ -68,15 +69,19 @@ def contributions(
         yield after_server_stages(experiment, live, result) if isinstance(result, Update) else result
 
 
-def after_server_stages(experiment: Experiment, live: LiveRound, update: Update) -> Update:
-    """Return an update after the server's side of its stages."""
+def after_server_stages(experiment: Experiment, live: LiveRound, update: Update) -> Update | MissingClient:
+    """Return an update after the server's side of its stages; its client is missing if it cannot be decoded."""
     pipeline, task = experiment.job.pipeline, update.task
     if not pipeline:
         return update
     origin = {**live.sent, STATISTICS: live.buffers["b"]} if update.buffers else live.sent
-    whole = pipeline.receive(update.sent, origin, live.number, task.client, task.cohort)
+    try:
+        whole = pipeline.receive(update.sent, origin, live.number, task.client, task.cohort)
+    except DecodeError as error:
+        return MissingClient(task, str(error))
     buffers = {"b": whole.pop(STATISTICS), "i": update.buffers["i"]} if update.buffers else {}
-    return replace(update, sent=whole, buffers=buffers)
+    weights = dict.fromkeys(update.weights, 1.0) if pipeline.equal_weights else update.weights
+    return replace(update, sent=whole, buffers=buffers, weights=weights)
 
 
 def drop(experiment: Experiment, live: LiveRound, clients: list[int]) -> None:
