@@ -96,7 +96,7 @@ def test_whatever_lies_in_place_of_a_file_a_command_goes_on_or_says_so(
     finished = fedrecall(*COMMANDS[command])
     assert finished.code in (0, 2), finished.err
     if finished.code == 2:
-        check_one_sentence(finished)
+        check_one_sentence(finished, silent=False)
     if swap == "a folder" and not finished.code and (path / "inside").exists():
         assert (path / "inside").read_text() == "mine"
 
