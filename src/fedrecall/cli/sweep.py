@@ -22,6 +22,7 @@ from fedrecall.cli.options import (
     report_option,
     words_of,
 )
+from fedrecall.display import printable
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
 
@@ -126,7 +127,7 @@ def show_study_plan(asked: PlannedStudy, *, timed: bool, as_json: bool) -> None:
 
     states = asked.states()
     left = [run for run in asked.runs if states[run.slot].kind not in OVER]
-    seconds = planned_seconds_left(costs(left), states, asked.jobs) if timed else None
+    seconds = planned_seconds_left(costs(left, tell), states, asked.jobs) if timed else None
     if as_json:
         runs = [
             {"cell": slot.cell, "seed": slot.seed, "state": state.kind, "rounds_done": state.rounds}
@@ -140,6 +141,11 @@ def show_study_plan(asked: PlannedStudy, *, timed: bool, as_json: bool) -> None:
     print_escaped(f"{len(states)} runs, {done} done, {asked.jobs} at once; {asked.path}")
     if seconds is not None:
         print_escaped(f"about {duration(seconds)} for what is left, if nothing else keeps this machine busy")
+
+
+def tell(words: str) -> None:
+    """Print what is about to be timed to stderr, at once."""
+    click.echo(printable(words), err=True)
 
 
 def state_text(state: State) -> str:
