@@ -125,16 +125,6 @@ def test_the_texts_have_the_same_numbers(tmp_path: Path) -> None:
     assert study_latex(table).count(r"\\") == 3
 
 
-def test_another_study_in_the_folder_is_refused_with_the_difference(tmp_path: Path) -> None:
-    StudyFolder.of(tmp_path / "s", load_design("demo", {"rounds": [4, 8]}))
-    with pytest.raises(InputError, match=r"grid.rounds was \[4, 8\] and is \[4, 9\]"):
-        StudyFolder.of(tmp_path / "s", load_design("demo", {"rounds": [4, 9]}))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty"):
-        StudyFolder.of(tmp_path / "mine", load_design("demo"))
-
-
 def test_comparing_pairs_by_seeds_and_says_when_an_accuracy_is_reached(tmp_path: Path) -> None:
     study(tmp_path / "s", {("cross_entropy", 0.1): PLAIN, ("wsm", 0.1): WSM})
     plain, wsm = compare([tmp_path / "s"], [0.5]).records()

@@ -136,7 +136,9 @@ def show_study_plan(asked: PlannedStudy, *, timed: bool, as_json: bool) -> None:
         click.echo(json.dumps({"path": str(asked.path), "jobs": asked.jobs, "seconds": seconds, "runs": runs}))
         return
     for run in asked.runs:
-        print_escaped(f"{run.slot.title}: {state_text(states[run.slot])} of {run.recipe.rounds} rounds")
+        print_escaped(
+            f"{run.slot.title}: {state_text(states[run.slot])} of {run.recipe.rounds} rounds{place_text(states[run.slot])}"
+        )
     done = sum(state.kind == "finished" for state in states.values())
     print_escaped(f"{len(states)} runs, {done} done, {asked.jobs} at once; {asked.path}")
     if seconds is not None:
@@ -150,6 +152,11 @@ def tell(words: str) -> None:
 
 def state_text(state: State) -> str:
     return f"{state.kind}, {state.rounds}" if state.kind != "finished" else "finished, all"
+
+
+def place_text(state: State) -> str:
+    """Return where a finished run of another study is, which this one takes over."""
+    return f", {state.words}" if state.kind == "finished" and state.words else ""
 
 
 def show_study(study: Study, *, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedrecall.recipe.files import Tree
 from fedrecall.recipe.layers import load_recipe, merge, set_value, without_the_others
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
-from fedrecall.runs.identity import hash_of
+from fedrecall.runs.identity import hash_of, identity
 from fedrecall.studies.design import Design
 
 LONGEST_NAME = 120  # characters of a folder's name
@@ -52,6 +53,11 @@ class PlannedRun:
 
     slot: RunSlot
     recipe: Recipe
+
+    @cached_property
+    def key(self) -> str:
+        """A hash that is equal for runs with the same result."""
+        return hash_of(identity(self.recipe.tree()))
 
     @property
     def has_own_code(self) -> bool:

@@ -16,7 +16,6 @@ from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.recipe.files import Tree, read_recipe
 from fedrecall.recipe.files import shipped_recipes as recipes
 from fedrecall.recipe.settings import Settings
-from fedrecall.runs.identity import hash_of
 from fedrecall.storage.safe_parsing import yaml_value
 
 MOST_CELLS = 10_000
@@ -106,10 +105,6 @@ class Design(Settings):
     def tree(self) -> Tree:
         """Return the design as plain values, defaults included."""
         return json.loads(self.model_dump_json())  # type: ignore[no-any-return]
-
-    def digest(self) -> str:
-        """Return the digest of the part that decides the runs."""
-        return hash_of(asked(self.tree()))
 
 
 def asked(tree: Tree) -> Tree:

@@ -21,7 +21,6 @@ from fedrecall.studies.cells import Cell, PlannedRun, RunSlot, cells_of
 from fedrecall.studies.design import load_design, shipped_studies
 from fedrecall.studies.estimate import Cost, Told, costs, kind_of, planned_seconds_left
 from fedrecall.studies.folder import OVER, State, StudyFolder
-from fedrecall.studies.reuse import reuse_finished_runs
 from fedrecall.studies.selection import select_runs
 from fedrecall.studies.sweep import PlannedStudy, Study, run_study
 
@@ -88,12 +87,11 @@ class Reproduction:
 
     def execute(self, *, quiet: bool) -> Study:
         """Adopt or execute the runs that are not done; for a figure of class shares, write partitions only."""
-        folder = StudyFolder.of(self.asked.path, self.asked.design)
         if not self.trains:
+            folder = StudyFolder.of(self.asked.path, self.asked.design)
             for run in self.asked.runs:
                 write_partition(folder.run(run.slot), run.recipe)
             return Study(self.asked.path)
-        reuse_finished_runs(folder, self.asked.runs)
         return run_study(self.asked, quiet=quiet, report=True)
 
     def draw(self, study: Study) -> list[Path]:

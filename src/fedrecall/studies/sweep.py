@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +14,12 @@ from typing import Any
 from fedrecall.api.execute import write_report
 from fedrecall.api.run import Run
 from fedrecall.engines.cpus import usable_cpus
-from fedrecall.errors import InputError, Interrupted
+from fedrecall.errors import InputError, Interrupted, Note
 from fedrecall.recipe.files import Tree
 from fedrecall.report.text_table import csv_text
+from fedrecall.report.wording import count_of
 from fedrecall.runs import files
+from fedrecall.runs.identity import hash_of
 from fedrecall.runs.jsonl import read_lines
 from fedrecall.runs.reader import is_run
 from fedrecall.simulation.progress import wants_progress
@@ -24,10 +27,12 @@ from fedrecall.storage.atomic_files import write_text
 from fedrecall.studies.cells import Cell, PlannedRun, RunSlot, cells_of, plan
 from fedrecall.studies.design import Design, load_design
 from fedrecall.studies.folder import OVER, State, StudyFolder
+from fedrecall.studies.growth import Fit, arrange, fit_runs, refuse_other_study
 from fedrecall.studies.placement import Placement, in_one_process, refuse_workers
 from fedrecall.studies.pool import RunPool, Seen
 from fedrecall.studies.process_pool import ProcessPool
 from fedrecall.studies.ray_pool import RayPool
+from fedrecall.studies.reuse import reusable_runs, reuse_finished_runs
 from fedrecall.studies.table import StudyTable, study_table
 from fedrecall.studies.table_texts import study_csv, study_latex, study_markdown
 
@@ -153,6 +158,7 @@ class PlannedStudy:
     runs: list[PlannedRun]
     path: Path
     jobs: int
+    requested: Sequence[PlannedRun] = ()  # all runs of the design, of which `runs` may be a part
     spread: Placement | None = None  # None: runs are executed in processes of this machine
 
     @classmethod
@@ -164,7 +170,7 @@ class PlannedStudy:
         jobs: int | None = None,
         execution: Tree | None = None,
     ) -> PlannedStudy:
-        """Plan a study. Every recipe is loaded, so that errors in recipes are raised here."""
+        """Plan a study, with a folder named after its runs. Errors in recipes are raised here."""
         if jobs is not None and jobs < 1:
             raise InputError(f"jobs is {jobs}; at least one was expected")
         cells = cells_of(design)
@@ -172,13 +178,14 @@ class PlannedStudy:
         # Parallel runs share the CPUs, so each gets one worker, which does not change the bits.
         one = {"workers": 1} if here > 1 else {}
         runs = plan(design, cells, {**one, **(execution or {})})
-        path = Path(out) if out is not None else Path("runs") / f"{Path(source).stem}-sweep-{design.digest()[:8]}"
+        name = f"{Path(source).stem}-sweep-{hash_of({'runs': sorted(run.key for run in runs)})[:8]}"
+        path = Path(out) if out is not None else Path("runs") / name
         spread = Placement.of(runs)
         if spread is None:
-            return cls(design, runs, path, here)
+            return cls(design, runs, path, here, runs)
         refuse_workers(execution or {})
         runs, room = [in_one_process(run) for run in runs], spread.room()
-        return cls(design, runs, path, min(jobs or room, room, len(runs)), spread)
+        return cls(design, runs, path, min(jobs or room, room, len(runs)), runs, spread)
 
     def pool(self, folder: StudyFolder, seen: Seen) -> RunPool[Any]:
         """Return the pool that executes the runs."""
@@ -186,12 +193,21 @@ class PlannedStudy:
             return ProcessPool(folder, self.jobs, seen)
         return RayPool(folder, self.jobs, seen, self.spread)
 
-    def states(self) -> dict[RunSlot, State]:
-        """Return the state of each run; raise an `InputError` if a slot has a run of another recipe."""
+    def fit(self) -> Fit:
+        """Return where the runs are in the folder; raise an `InputError` if it has another study."""
         folder = StudyFolder(self.path)
-        for run in self.runs:
-            folder.refuse_other(run)
-        return {run.slot: folder.state(run.slot) for run in self.runs}
+        fit = fit_runs(folder, self.requested)
+        refuse_other_study(folder, self.design, self.requested, fit)
+        return fit
+
+    def states(self) -> dict[RunSlot, State]:
+        """Return the state of each run, as it will be when those that sibling studies have finished are taken over."""
+        folder, fit = StudyFolder(self.path), self.fit()
+        states = {run.slot: fit.state(folder, run.slot) for run in self.runs}
+        waiting = [run for run in self.runs if states[run.slot].kind == "waiting"]
+        for run, path in reusable_runs(folder, waiting).items():
+            states[run.slot] = State("finished", run.recipe.rounds, f"taken over from {path}")
+        return states
 
 
 def run_study(asked: PlannedStudy, *, quiet: bool, report: bool) -> Study:
@@ -203,6 +219,12 @@ def run_study(asked: PlannedStudy, *, quiet: bool, report: bool) -> Study:
     check_data(asked.runs)
     folder = StudyFolder.of(asked.path, asked.design)
     with folder.locked():
+        arrange(folder, asked.fit())
+        folder.save(asked.design)
+        reused = reuse_finished_runs(folder, asked.runs)
+        if reused and not quiet:
+            words = f"{count_of(len(reused), 'run')} of other studies in {str(asked.path.parent)!r} taken over"
+            warnings.warn(words, Note, stacklevel=2)
         states = asked.states()
         left = [run for run in asked.runs if states[run.slot].kind not in OVER]
         study = Study(asked.path)
