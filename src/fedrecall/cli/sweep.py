@@ -136,9 +136,8 @@ def show_study_plan(asked: PlannedStudy, *, timed: bool, as_json: bool) -> None:
         click.echo(json.dumps({"path": str(asked.path), "jobs": asked.jobs, "seconds": seconds, "runs": runs}))
         return
     for run in asked.runs:
-        print_escaped(
-            f"{run.slot.title}: {state_text(states[run.slot])} of {run.recipe.rounds} rounds{place_text(states[run.slot])}"
-        )
+        state = states[run.slot]
+        print_escaped(f"{run.slot.title}: {state_text(state)} of {run.recipe.rounds} rounds{place_text(state)}")
     done = sum(state.kind == "finished" for state in states.values())
     print_escaped(f"{len(states)} runs, {done} done, {asked.jobs} at once; {asked.path}")
     if seconds is not None:
