@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedrecall.config.components import PYTHON
 from fedrecall.errors import InputError
 from fedrecall.recipe.code_keys import names_code
 from fedrecall.recipe.files import Tree
@@ -68,7 +69,8 @@ class PlannedRun:
 def cells_of(design: Design) -> list[Cell]:
     """Return all cells in row order. No recipe is loaded, so a study can be read without its recipes."""
     combinations = design.combinations()
-    varied = varying_keys(combinations)
+    # Objects are recognised by their names, so that these must not change as a study grows.
+    varied = list(design.grid) if design.recipe == PYTHON else varying_keys(combinations)
     cells: list[Cell] = []
     taken: set[str] = set()
     for settings in combinations:

@@ -28,6 +28,7 @@ from fedrecall.studies.cells import Cell, PlannedRun, RunSlot, cells_of, plan
 from fedrecall.studies.design import Design, load_design
 from fedrecall.studies.folder import OVER, State, StudyFolder
 from fedrecall.studies.growth import Fit, arrange, fit_runs, refuse_other_study
+from fedrecall.studies.objects import ObjectStudy, run_object_study
 from fedrecall.studies.placement import Placement, in_one_process, refuse_workers
 from fedrecall.studies.pool import RunPool, Seen
 from fedrecall.studies.process_pool import ProcessPool
@@ -116,9 +117,11 @@ class Study:
 
 
 def sweep(
-    recipe: str,
-    grid: Mapping[str, Sequence[Any]] | None = None,
+    recipe: str | None = None,
+    grid: Mapping[str, Sequence[Any] | Mapping[str, Any]] | None = None,
     *,
+    model: Any = None,
+    federation: Any = None,
     cases: Sequence[Mapping[str, Any]] | None = None,
     seeds: int | Sequence[int] | None = None,
     baseline: Mapping[str, Any] | None = None,
@@ -135,19 +138,41 @@ def sweep(
 
     `recipe` is the name or file of a recipe or of a study, which the other arguments override. The same call
     resumes the study and keeps finished runs. `jobs` runs are executed at once, by default one per CPU.
-    `execution` applies to every run; with the engine `ray`, runs are spread over a cluster. Runs are built from
-    recipes alone; for models or data given as Python objects, call `federate` in a loop. See docs/sweeps.md.
+    `execution` applies to every run; with the engine `ray`, runs are spread over a cluster.
+
+    Without `recipe`, the study is one of Python objects: `model` and `federation` as `federate` takes them, and a
+    grid with the choices of a key by name, as in {"objective": {"plain": "cross_entropy", "mine": my_loss}}. Models,
+    federations, algorithms and optimisers may be choices too. A federation may be a function of the seed. These
+    runs are carried out one after the other, and `out` names the folder to resume. See docs/sweeps.md.
     """
     given = {
         "cases": cases and [dict(case) for case in cases],
         "seeds": list(seeds) if isinstance(seeds, Sequence) else seeds,
         "baseline": baseline and dict(baseline),
         "choose": choose and list(choose),
-        "settings": settings and dict(settings),
         "same_partition": same_partition,
     }
-    asked = PlannedStudy.of(str(recipe), load_design(str(recipe), grid=grid, **given), out, jobs, dict(execution or {}))
-    return run_study(asked, quiet=not wants_progress(progress), report=report)
+    quiet, over = not wants_progress(progress), dict(execution or {})
+    if recipe is None:
+        if jobs not in (None, 1):
+            raise InputError(f"jobs is {jobs}, but runs of Python objects are carried out one after the other")
+        objects = {"model": model, "federation": federation}
+        asked = ObjectStudy.of(grid or {}, objects, settings or {}, over, out, **given)
+        study = Study(run_object_study(asked, quiet=quiet))
+        study.write_tables()
+        if report:
+            study.report()
+        return study
+    for key, value in (("model", model), ("federation", federation)):
+        if value is not None:
+            raise InputError(f"{key} is given, and so is the recipe {recipe!r}, which names its own; leave one of them")
+    lists: dict[str, Sequence[Any]] = {}
+    for key, values in (grid or {}).items():
+        if isinstance(values, Mapping):
+            raise InputError(f"{key} has named choices, which are for studies of Python objects; a list was expected")
+        lists[key] = values
+    design = load_design(str(recipe), grid=lists, settings=settings and dict(settings), **given)
+    return run_study(PlannedStudy.of(str(recipe), design, out, jobs, over), quiet=quiet, report=report)
 
 
 @dataclass(frozen=True)
