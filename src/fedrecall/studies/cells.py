@@ -160,7 +160,8 @@ def check_baseline(design: Design, cells: list[Cell]) -> None:
 
 
 def is_baseline(design: Design, cell: Cell) -> bool:
-    return all(key in cell.settings and cell.settings[key] == value for key, value in design.baseline.items())
+    settings = {**design.settings, **cell.settings}
+    return all(key in settings and settings[key] == value for key, value in design.baseline.items())
 
 
 def refuse_blind_choice(design: Design, cell: Cell, recipe: Recipe) -> None:

@@ -125,6 +125,7 @@ def sweep(
     cases: Sequence[Mapping[str, Any]] | None = None,
     seeds: int | Sequence[int] | None = None,
     baseline: Mapping[str, Any] | None = None,
+    holm: bool | None = None,
     choose: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     same_partition: bool | None = None,
@@ -149,6 +150,7 @@ def sweep(
         "cases": cases and [dict(case) for case in cases],
         "seeds": list(seeds) if isinstance(seeds, Sequence) else seeds,
         "baseline": baseline and dict(baseline),
+        "holm": holm,
         "choose": choose and list(choose),
         "same_partition": same_partition,
     }
