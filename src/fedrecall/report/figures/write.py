@@ -28,7 +28,6 @@ from fedrecall.storage.atomic_files import replace_file
 
 FORMATS = ("png", "svg", "pdf")
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -125,7 +124,8 @@ def _line_style(look: LineStyle, label: str) -> dict[str, Any]:
         "color": look.colour,
         "ls": DASHES[look.dash],
         "lw": 1.6,
-        "marker": MARKERS[look.number % len(MARKERS)],
+        "marker": look.marker,
+        "markerfacecolor": "white" if look.hollow else look.colour,
     }
 
 
