@@ -150,3 +150,18 @@ def test_other_data_and_another_study_in_the_folder_are_refused(tmp_path: Path) 
     with pytest.raises(InputError, match="has another study, over objective"):
         study(tmp_path / "s", {"local.lr": [0.1]}, seeds=1)
     assert json.loads((made.path / "runs/objective=half/seed-0/summary.json").read_text())["status"] == "finished"
+
+
+def test_studies_and_runs_are_seen_in_a_notebook(tmp_path: Path) -> None:
+    grid = {"objective": {"<b>mine</b>": losses(0.5), "plain": "cross_entropy"}}
+    made = study(tmp_path / "s", grid, seeds=2)
+    page = made._repr_html_()
+    assert page.count("<tr>") == 3
+    assert "&lt;b&gt;mine&lt;/b&gt;" in page
+    assert "<b>mine" not in page
+    figure = made.plot("val_accuracy", "train_loss", band="range", size="5x2")
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2]
+    assert figure.get_size_inches().tolist() == [5, 2]
+    (first, _), *_ = made.runs.values()
+    (line,) = first.plot().axes[0].lines
+    assert line.get_ydata().tolist() == [100 * each["val_accuracy"] for each in first.metrics]

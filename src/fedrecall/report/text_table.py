@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from fedrecall.report.wording import MINUS
 
@@ -49,6 +50,21 @@ class TextTable:
             [f"**{text}**" if (line, column) in self.bold else text for column, text in enumerate(row)]
             for line, row in enumerate(self.rows)
         ]
+
+    def html(self, caption: str) -> str:
+        """Return the table for a notebook, with the notes below it."""
+        head = "".join(f"<th>{escape(text)}</th>" for text in self.heading)
+        rows = []
+        for line, row in enumerate(self.rows):
+            cells = [
+                f"<b>{escape(text)}</b>" if (line, at) in self.bold else escape(text) for at, text in enumerate(row)
+            ]
+            rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        notes = "<br>".join(map(escape, self.notes))
+        return (
+            f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{''.join(rows)}</tbody></table><p>{notes}</p>"
+        )
 
     def latex(self, *, last: str = "r") -> str:
         """Return the table with the notes as comments above it; `last` aligns the last column."""

@@ -9,13 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedrecall.api.execute import write_report
 from fedrecall.api.run import Run
 from fedrecall.engines.cpus import usable_cpus
 from fedrecall.errors import InputError, Interrupted, Note
+from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.files import Tree
+from fedrecall.report.comparison import group_methods
 from fedrecall.report.text_table import csv_text
 from fedrecall.report.wording import count_of
 from fedrecall.runs import files
@@ -35,7 +37,12 @@ from fedrecall.studies.process_pool import ProcessPool
 from fedrecall.studies.ray_pool import RayPool
 from fedrecall.studies.reuse import reusable_runs, reuse_finished_runs
 from fedrecall.studies.table import StudyTable, study_table
-from fedrecall.studies.table_texts import study_csv, study_latex, study_markdown
+from fedrecall.studies.table_texts import study_csv, study_latex, study_markdown, study_text_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedrecall.report.figures.options import Band
 
 TIMES = "times.csv"
 TEXTS: dict[str, Callable[[StudyTable], str]] = {
@@ -103,6 +110,26 @@ class Study:
         runs = [run.path for row in self.result().rows for run in row.runs]
         return write_report(runs, self.path / files.REPORT) if runs else None
 
+    def plot(
+        self,
+        *metrics: str,
+        methods: Sequence[str] = (),
+        band: Band = "deviation",
+        size: str | None = None,
+        font_size: float = 9.0,
+    ) -> Figure:
+        """Return a matplotlib figure of metrics over the rounds, by default of the accuracy, a line for each method.
+
+        `methods` are labels or parts of them; `band` is deviation, interval, range or none; `size` is in inches, as
+        "3.5x2.4", or "column" or "page".
+        """
+        from fedrecall.report.figures.options import FigureOptions  # matplotlib takes a second to import
+        from fedrecall.report.figures.write import plot
+
+        runs = [run for row in self.result().rows for run in row.runs]
+        options = FigureOptions(methods, band, size, font_size)
+        return plot(group_methods(runs, titles()), metrics, options)
+
     def _times(self) -> str:
         """Return the seconds of each run's rounds as CSV."""
         rows: list[list[object]] = [["cell", "seed", "rounds", "seconds"]]
@@ -114,6 +141,9 @@ class Study:
     def __repr__(self) -> str:
         kinds = [state.kind for state in self.states.values()]
         return f"Study({str(self.path)!r}: {kinds.count('finished')} of {len(kinds)} runs finished)"
+
+    def _repr_html_(self) -> str:
+        return study_text_table(self.result()).html(repr(self))
 
 
 def sweep(
