@@ -10,7 +10,7 @@ import pytest
 
 from fedrecall.recipe.display_titles import titles
 from fedrecall.report.figures.heatmaps import DIVERGING
-from fedrecall.report.line_styles import COLOURS, DASHES, GREY, LineStyle, line_styles
+from fedrecall.report.line_styles import COLOURS, DASHES, GREY, SHADES, LineStyle, line_styles
 
 WSM = {"name": "wsm"}
 
@@ -56,7 +56,7 @@ def test_no_two_methods_up_to_16_look_alike(algorithms: int, objectives: int) ->
     if algorithms == 1:
         assert len({(style.colour, style.marker) for style in styles}) == len(recipes)
     if (algorithms, objectives) == (8, 2):
-        assert all(first.colour == second.colour for first, second in zip(styles[::2], styles[1::2]))
+        assert len({(style.colour, style.marker) for style in styles}) == len({style.colour for style in styles}) == 8
 
 
 def test_a_namesake_in_another_setting_takes_no_ones_colour() -> None:
@@ -88,7 +88,7 @@ def scale_colours() -> list[str]:
     return [stop for place, stop in enumerate(stops) if place % 5 != 2] + ends  # the middle is no colour
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("colour", COLOURS + SHADES)
 def test_no_method_has_a_colour_of_what_is_forgotten_or_gained(colour: str) -> None:
     assert len(scale_colours()) == 12
     for other in scale_colours():

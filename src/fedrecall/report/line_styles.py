@@ -14,6 +14,7 @@ from fedrecall.config.titles import Titles
 # Orange and blue are reserved for forgetting and gains. Colours of one dash differ in lightness or in blue, for
 # colour-blind readers; seven colours and four dashes give 28 lines that differ even in grey.
 COLOURS = ("#1E8449", "#B5179E", "#A09A00", "#12A5A0", "#6D4FC2", "#6FBF2E", "#8E2043")
+SHADES = ("#7BC99A", "#E88BDB", "#D6CF4A", "#7AD9D5", "#B3A3E6", "#B4E388", "#D9688C")  # of algorithms beyond seven
 DASHES = ("solid", "dash", "dot", "dashdot")
 GREY = "#888888"  # for bounds
 
@@ -62,15 +63,16 @@ def by_algorithm(recipes: Sequence[Mapping[str, Any]], titles: Titles) -> list[L
         variants.append((seen[algorithm, name], _place("objective", objective, titles), name))
         seen[algorithm, name] += 1
     dashes = {variant: number for number, variant in enumerate(sorted(set(variants)))}
-    laps = max(numbers.values(), default=0) // len(COLOURS) + 1
+    palette = COLOURS + SHADES
+    laps = max(numbers.values(), default=0) // len(palette) + 1
     if len(numbers) < 2 or laps * len(dashes) > len(DASHES):
         return []
     found = []
     for algorithm, variant in zip(algorithms, variants):
-        lap, colour = divmod(numbers[algorithm], len(COLOURS))
+        lap, colour = divmod(numbers[algorithm], len(palette))
         dash = dashes[variant] + lap * len(dashes)
         found.append(
-            LineStyle(COLOURS[colour], DASHES[dash], MARKERS[numbers[algorithm] % len(MARKERS)], hollow=dash == 1)
+            LineStyle(palette[colour], DASHES[dash], MARKERS[numbers[algorithm] % len(MARKERS)], hollow=dash == 1)
         )
     return found
 

@@ -86,7 +86,8 @@ class FigureOptions:
     def new_figure(self, width: float, height: float) -> ShownFigure:
         """Return an empty figure of this size, or of the size that is asked for."""
         wide, high = self.inches
-        figure = ShownFigure(figsize=(wide or width, high or height), layout="constrained")
+        shrunk = height * min(1.0, max(0.75, wide / width)) if wide else height  # with room for the legend
+        figure = ShownFigure(figsize=(wide or width, high or shrunk), layout="constrained")
         figure.options = self
         return figure
 

@@ -33,7 +33,7 @@ BANDS: dict[Band, str] = {
     "interval": "its 95 % interval",
     "range": "the range",
 }
-AXIS_TITLES = {"val_accuracy": "accuracy on validation data", "test_accuracy": "test accuracy"}
+AXIS_TITLES = {"val_accuracy": "validation accuracy", "test_accuracy": "test accuracy"}
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 
