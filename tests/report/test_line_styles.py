@@ -10,7 +10,7 @@ import pytest
 
 from fedrecall.recipe.display_titles import titles
 from fedrecall.report.figures.heatmaps import DIVERGING
-from fedrecall.report.line_styles import COLOURS, DASHES, GREY, line_styles
+from fedrecall.report.line_styles import COLOURS, DASHES, GREY, SHADES, LineStyle, line_styles
 
 WSM = {"name": "wsm"}
 
@@ -19,14 +19,44 @@ def recipe(algorithm: str = "fedavg", objective: str = "cross_entropy", **more: 
     return {"algorithm": {"name": algorithm}, "objective": {"name": objective, **more}}
 
 
-def test_a_method_keeps_its_colour_among_others() -> None:
+def look(style: LineStyle) -> tuple[str, str, str]:
+    return style.colour, style.dash, style.marker
+
+
+def test_a_method_keeps_its_colour_among_others_of_its_algorithm() -> None:
     alone = line_styles([recipe("fedavg", "wsm")], titles())[0]
     two = line_styles([recipe(), recipe("fedavg", "wsm")], titles())
-    six = [recipe(a, o) for a in ("scaffold", "fedprox", "fedavg") for o in ("wsm", "cross_entropy")]
-    assert two[1] == alone
-    assert line_styles(six, titles())[4] == alone
-    assert line_styles(six, titles())[5] == two[0]
-    assert len({look.colour for look in line_styles(six, titles())}) == 6
+    three = line_styles([recipe(), recipe("fedavg", "mask"), recipe("fedavg", "wsm")], titles())
+    assert two[1] == three[2] == alone
+    assert three[0] == two[0]
+    assert len({each.colour for each in three}) == 3
+
+
+def test_of_several_algorithms_each_has_a_colour_and_each_objective_a_dash() -> None:
+    algorithms, objectives = ("scaffold", "fedprox", "fedavg"), ("wsm", "cross_entropy")
+    six = line_styles([recipe(a, o) for a in algorithms for o in objectives], titles())
+    assert [each.colour for each in six[::2]] == [each.colour for each in six[1::2]]
+    assert [each.marker for each in six[::2]] == [each.marker for each in six[1::2]]
+    assert len({each.colour for each in six}) == len({each.marker for each in six}) == 3
+    assert {each.dash for each in six[::2]} == {"dash"}
+    assert {each.dash for each in six[1::2]} == {"solid"}  # cross-entropy, wherever it stands
+
+
+def test_an_algorithm_in_two_settings_keeps_its_colour() -> None:
+    four = line_styles([recipe("fedavg"), recipe("scaffold"), recipe("fedavg"), recipe("scaffold")], titles())
+    assert (four[0].colour, four[1].colour) == (four[2].colour, four[3].colour)
+    assert len(set(map(look, four))) == 4
+
+
+@pytest.mark.parametrize(("algorithms", "objectives"), [(16, 1), (8, 2), (5, 3), (4, 4), (2, 8), (1, 16), (13, 1)])
+def test_no_two_methods_up_to_16_look_alike(algorithms: int, objectives: int) -> None:
+    recipes = [recipe(f"mine:A{a}", f"mine:L{o}") for a in range(algorithms) for o in range(objectives)]
+    styles = line_styles(recipes, titles())
+    assert len({(style.colour, style.dash) for style in styles}) == len(recipes)  # as on the page, without markers
+    if algorithms == 1:
+        assert len({(style.colour, style.marker) for style in styles}) == len(recipes)
+    if (algorithms, objectives) == (8, 2):
+        assert len({(style.colour, style.marker) for style in styles}) == len({style.colour for style in styles}) == 8
 
 
 def test_a_namesake_in_another_setting_takes_no_ones_colour() -> None:
@@ -58,7 +88,7 @@ def scale_colours() -> list[str]:
     return [stop for place, stop in enumerate(stops) if place % 5 != 2] + ends  # the middle is no colour
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("colour", COLOURS + SHADES)
 def test_no_method_has_a_colour_of_what_is_forgotten_or_gained(colour: str) -> None:
     assert len(scale_colours()) == 12
     for other in scale_colours():

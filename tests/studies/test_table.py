@@ -12,6 +12,11 @@ import pytest
 import yaml
 
 from fedrecall.errors import InputError
+from fedrecall.recipe.display_titles import titles
+from fedrecall.report.comparison import group_methods
+from fedrecall.report.tables import result_table
+from fedrecall.report.validation import last_validation
+from fedrecall.runs.reader import RunRecord
 from fedrecall.studies.cells import cells_of, plan
 from fedrecall.studies.compare import compare
 from fedrecall.studies.design import Design, load_design
@@ -120,19 +125,55 @@ def test_the_texts_have_the_same_numbers(tmp_path: Path) -> None:
     table = table_of(tmp_path / "s", design)
     lines = list(csv.DictReader(io.StringIO(study_csv(table))))
     assert [float(line["final_accuracy"]) for line in lines] == [0.5, 0.58]
-    assert "| WSM | 3 | 58.0 ± 10.6 | 70.0 ± 0.0 | +10.0 ± 0.0 | +8.0 | +3.0 to +13.0 | 3/3 |" in study_markdown(table)
+    assert (
+        "| WSM | 3 | **58.0 ± 10.6** | **70.0 ± 0.0** | +10.0 ± 0.0 | +8.0 | +3.0 to +13.0 | 0.020 | 3/3 |"
+        in study_markdown(table)
+    )
     assert r"cross entropy & 3 & 50.0 $\pm$ 9.2 & 50.0 $\pm$ 10.0" in study_latex(table)
     assert study_latex(table).count(r"\\") == 3
 
 
-def test_another_study_in_the_folder_is_refused_with_the_difference(tmp_path: Path) -> None:
-    StudyFolder.of(tmp_path / "s", load_design("demo", {"rounds": [4, 8]}))
-    with pytest.raises(InputError, match=r"grid.rounds was \[4, 8\] and is \[4, 9\]"):
-        StudyFolder.of(tmp_path / "s", load_design("demo", {"rounds": [4, 9]}))
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty"):
-        StudyFolder.of(tmp_path / "mine", load_design("demo"))
+def test_any_row_is_the_baseline_of_all_and_p_values_are_corrected(tmp_path: Path) -> None:
+    # Differences of .1 to the baseline, with deviations .02 and .01: t is 8.660 and 17.321.
+    numbers = {
+        ("cross_entropy", 0.1): PLAIN,
+        ("cross_entropy", 0.2): [(val, test + more) for (val, test), more in zip(PLAIN, (0.08, 0.10, 0.12))],
+        ("wsm", 0.1): [(val, test + more) for (val, test), more in zip(PLAIN, (0.09, 0.10, 0.11))],
+        ("wsm", 0.2): [(val, test) for val, test in PLAIN],
+    }
+    asked = {"baseline": {"objective": "cross_entropy", "local.lr": 0.1}, "holm": True}
+    table = table_of(tmp_path / "s", study(tmp_path / "s", numbers, **asked))
+    p_values = [1 - t / math.sqrt(t**2 + 2) for t in (0.1 / (0.02 / math.sqrt(3)), 0.1 / (0.01 / math.sqrt(3)))]
+    by_row = {(line["objective"], line["local.lr"]): line for line in table.records()}
+    assert by_row["cross_entropy", 0.1]["p"] is None
+    assert by_row["cross_entropy", 0.2]["p"] == pytest.approx(p_values[0])
+    assert by_row["wsm", 0.1]["p"] == pytest.approx(p_values[1])
+    assert by_row["wsm", 0.2]["p"] == 1.0
+    # Three rows: the least is tripled, the next doubled, the last stays.
+    assert by_row["wsm", 0.1]["p_holm"] == pytest.approx(3 * p_values[1])
+    assert by_row["cross_entropy", 0.2]["p_holm"] == pytest.approx(2 * p_values[0])
+    assert by_row["wsm", 0.2]["p_holm"] == 1.0
+    assert "| p | p (Holm) | agree |" in study_markdown(table)
+
+
+def test_the_best_is_in_bold_where_it_is_seen_to_be_better(tmp_path: Path) -> None:
+    plain, better = [([0.1, 0.5], 0.5), ([0.1, 0.5], 0.6)], [([0.1, 0.5], 0.7), ([0.1, 0.5], 0.7)]
+    numbers = {("cross_entropy", 0.1): plain, ("wsm", 0.1): better, ("mask", 0.1): better}
+    table = table_of(tmp_path / "s", study(tmp_path / "s", numbers))
+    assert study_latex(table).count(r"\textbf{70.0 $\pm$ 0.0}") == 2  # equal ones are both the best
+    assert study_markdown(table).count("**") == 4  # validation and forgetting are the same everywhere
+    assert "Bold: the best mean" in study_markdown(table)
+    assert "**" not in study_csv(table)
+
+
+def test_rows_of_other_data_have_a_best_of_their_own(tmp_path: Path) -> None:
+    grid = {"partition.alpha": [0.1, 1.0], "objective": ["cross_entropy", "wsm"]}
+    design = load_design("demo", grid, settings={"rounds": 4})
+    place, accuracy = StudyFolder.of(tmp_path / "s", design), iter([0.2, 0.4, 0.8, 0.6])
+    for run in plan(design, cells_of(design)):
+        write_run(place.run(run.slot), run.recipe.tree(), [0.1, 0.5], next(accuracy))
+    bold = [line.count("**") for line in study_markdown(table_of(tmp_path / "s", design)).splitlines()[2:6]]
+    assert bold == [0, 2, 2, 0]
 
 
 def test_comparing_pairs_by_seeds_and_says_when_an_accuracy_is_reached(tmp_path: Path) -> None:
@@ -146,6 +187,46 @@ def test_comparing_pairs_by_seeds_and_says_when_an_accuracy_is_reached(tmp_path:
     runs = sorted((tmp_path / "s" / "runs").glob("objective=wsm*/*"))
     with pytest.raises(InputError, match="one method"):
         compare(runs)
+
+
+def test_several_studies_are_one_table_with_any_baseline(tmp_path: Path, fedrecall) -> None:
+    study(tmp_path / "a", {("cross_entropy", 0.1): PLAIN, ("wsm", 0.1): WSM})
+    study(tmp_path / "b", {("cross_entropy", 0.2): PLAIN, ("mask", 0.2): WSM})
+    found = compare([tmp_path / "a", tmp_path / "b"], baseline={"objective": "cross_entropy"}, holm=True)
+    # Two baselines, one at each rate; .08 to each, with the p-value .0202 of the test above, doubled.
+    assert [line["difference"] for line in found.records()] == [None, pytest.approx(0.08)] * 2
+    assert [line["p_holm"] for line in found.records()] == [None, pytest.approx(0.0404, abs=1e-4)] * 2
+    one = compare([tmp_path / "a", tmp_path / "b"], baseline={"objective": "mask"}).records()
+    assert [line["difference"] for line in one] == [
+        pytest.approx(-0.08), pytest.approx(0), pytest.approx(-0.08), None,
+    ]  # fmt: skip
+    words = [tmp_path / "a", tmp_path / "b", "--baseline", "objective=cross_entropy,local.lr=0.1"]
+    done = fedrecall("compare", *words, "--out", tmp_path / "both.tex")
+    assert (done.code, done.err) == (0, "")
+    assert (tmp_path / "both.tex").read_text().count(r"\\") == 5
+    assert (tmp_path / "both.tex").read_text().count(r"\textbf{58.0") == 2
+    assert fedrecall("compare", *words, "--out", tmp_path / "both.txt").code == 2
+    nobody = fedrecall("compare", tmp_path / "a", "--baseline", "objective=fedlc")
+    assert "the baseline is objective=fedlc, but no method has these settings" in nobody.err
+
+
+def test_the_table_and_the_page_have_the_same_validation_accuracy(tmp_path: Path) -> None:
+    # Rounds 2 and 4 are evaluated, and the last three are tested: .3 and .5 count, not .5 alone.
+    path = tmp_path / "run"
+    write_run(path, load_design_recipe(), [0.3, 0.5], 0.4)
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "final_accuracy_rounds": 3}))
+    shown = result_table(group_methods([RunRecord(path)], titles()))
+    (cell,) = [
+        cell for column, cell in zip(shown.columns, shown.blocks[0].rows[0].cells) if column.key == "val_accuracy"
+    ]
+    assert cell.text == "40.0"
+    assert last_validation(RunRecord(path)) == pytest.approx(0.4)
+
+
+def load_design_recipe() -> dict:
+    design = load_design("demo", settings={"rounds": 4})
+    return plan(design, cells_of(design))[0].recipe.tree()
 
 
 def test_a_study_of_another_day_is_opened_by_its_folder(tmp_path: Path) -> None:

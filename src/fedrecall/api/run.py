@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,9 +23,13 @@ from fedrecall.models.weights import read_weights
 from fedrecall.objectives import Objective
 from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
+from fedrecall.report.comparison import group_methods
 from fedrecall.report.wording import rounded_share
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord, is_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Run:
@@ -113,6 +117,22 @@ class Run:
     def report(self, path: str | Path | None = None) -> Path:
         """Write the report about this run and return its path."""
         return write_report([self.path], path or self.path / files.REPORT)
+
+    def plot(
+        self,
+        *metrics: str,
+        size: str | None = None,
+        font_size: float = 9.0,
+    ) -> Figure:
+        """Return a matplotlib figure of metrics over the rounds, by default of the accuracy.
+
+        `size` is in inches, as "3.5x2.4", or "column" or "page".
+        """
+        from fedrecall.report.figures.options import FigureOptions  # matplotlib takes a second to import
+        from fedrecall.report.figures.write import plot
+
+        methods = group_methods([RunRecord(self.path)], titles())
+        return plot(methods, metrics, FigureOptions(size=size, font_size=font_size))
 
     def facts(self) -> dict[str, str]:
         """Return the method and the results in words or, if the folder cannot be read, the reason."""

@@ -101,12 +101,17 @@ def show_table(table: TextTable) -> None:
             pairs = [f"{title}: {text}" for title, text in zip(lines[0], row)]
             print_escaped("\n  ".join(pairs))
     else:
-        for line in lines:
+        for number, line in enumerate(lines):
             cells = [
                 text.ljust(width) if place < table.words else text.rjust(width)
                 for place, (text, width) in enumerate(zip(line, widths))
             ]
-            print_escaped(gap.join(cells).rstrip())
+            if console.is_terminal:
+                cells = [
+                    click.style(cell, bold=True) if (number - 1, place) in table.bold else cell
+                    for place, cell in enumerate(cells)
+                ]
+            click.echo(gap.join(cells).rstrip())
     for note in table.notes:
         print_escaped(note)
 

@@ -24,8 +24,24 @@ from fedrecall.runs import files
 )
 @click.option("--figures", is_flag=True, help="Also write figures/ beside it: PNG, SVG and PDF.")
 @click.option("--rounds", metavar="N,N..", help="The probed rounds of the figures' matrices (default: the last).")
+@click.option(
+    "--method", "chosen", multiple=True, metavar="LABEL", help="Figures of this method only; may be repeated."
+)
+@click.option("--band", metavar="BAND", help="Of figures: deviation, interval, range or none (default: deviation).")
+@click.option("--size", metavar="SIZE", help="Of figures: inches as 3.5x2.4 or 3.5 (width), or column, or page.")
+@click.option("--font-size", type=float, metavar="PT", help="Of figures (default: 9).")
 @json_option
-def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str | None, as_json: bool) -> None:
+def report(
+    runs: tuple[Path, ...],
+    out: Path | None,
+    figures: bool,
+    rounds: str | None,
+    chosen: tuple[str, ...],
+    band: str | None,
+    size: str | None,
+    font_size: float | None,
+    as_json: bool,
+) -> None:
     """Write report.html about one or more runs: one file that works offline.
 
     RUN is the folder of a run or of several runs. Runs that differ only in their seeds are one method.
@@ -38,19 +54,32 @@ def report(runs: tuple[Path, ...], out: Path | None, figures: bool, rounds: str 
     wanted = _round_numbers(rounds) if rounds else ()
     if wanted and not figures:
         raise InputError(f"--rounds is {rounds!r}, but it is for the figures: say --figures too")
+    given = {"methods": chosen or None, "band": band, "size": size, "font_size": font_size}
+    given = {key: value for key, value in given.items() if value is not None}
+    if given and not figures:
+        raise InputError(f"{_option(next(iter(given)))} is given, but it is for the figures: say --figures too")
     methods = group_methods([load_run(path) for path in find_runs(list(runs))], titles())
+    if figures:
+        from fedrecall.report.figures.options import FigureOptions
+
+        options = FigureOptions(**given)  # type: ignore[arg-type]
+        options.choose(methods)  # before anything is written
     page = write_page(methods, _page_path(runs, out))
     written: list[Path] = []
     if figures:
         from fedrecall.report.figures.write import write_figures
 
-        written = write_figures(methods, page.parent / "figures", wanted)
+        written = write_figures(methods, page.parent / "figures", wanted, options=options)
     if as_json:
         click.echo(json.dumps({"report": str(page), "figures": [str(path) for path in written]}))
         return
     for path in written:
         print_escaped(str(path))
     print_escaped(str(page))
+
+
+def _option(key: str) -> str:
+    return {"methods": "--method", "font_size": "--font-size"}.get(key, f"--{key}")
 
 
 def _page_path(runs: tuple[Path, ...], out: Path | None) -> Path:

@@ -18,6 +18,7 @@ from fedrecall.cli.options import (
     quiet_option,
     words_of,
 )
+from fedrecall.cli.sweep import tell
 from fedrecall.display import count_of
 from fedrecall.recipe.files import Tree
 
@@ -65,7 +66,10 @@ def reproduce(
     for name in shipped_studies() if what == "all" else [what]:
         inside = out / name if out is not None and what == "all" else out
         made = Reproduction.of(name, words_of(part), rounds=rounds, out=inside, jobs=jobs, execution=execution)
-        plan = made.plan()
+        if not as_json:
+            about = made.asked.design.about
+            print_escaped(f"{made.name}: {about}" if about else made.name)
+        plan = made.plan(tell)
         if not as_json:
             show_reproduction_plan(plan)
         result = {"what": name, **plan_values(plan)}
@@ -91,17 +95,11 @@ def show_reproduction_plan(plan: ReproductionPlan) -> None:
     """Print the cost of each kind of run that is left, then the progress and the total cost."""
     from fedrecall.report.tables import duration
 
-    design, asked = plan.reproduction.asked.design, plan.reproduction.asked
-    print_escaped(f"{plan.reproduction.name}: {design.about}" if design.about else plan.reproduction.name)
+    asked = plan.reproduction.asked
     if not plan.reproduction.trains:
         print_escaped(f"{len(plan.states)} partitions, nothing is trained; {plan.folder.path}")
         return
-    kinds: dict[tuple[str, float], int] = {}
-    for run, cost in plan.costs.items():
-        recipe = run.recipe
-        words = f"{recipe.model['name']} on {recipe.data['name']}, {count_of(recipe.rounds, 'round')}"
-        kinds[words, cost.seconds] = kinds.get((words, cost.seconds), 0) + 1
-    for (words, seconds), count in kinds.items():
+    for count, words, seconds in plan.kinds():
         print_escaped(f"  {count} x {words}: about {duration(seconds)} each")
     rest = "nothing is left to run"
     if plan.costs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from fedrecall.cli.options import (
     report_option,
     words_of,
 )
-from fedrecall.display import count_of
+from fedrecall.display import count_of, printable
 from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
 
@@ -47,7 +46,8 @@ def complete_study(context: click.Context, parameter: click.Parameter, typed: st
 @click.argument("settings", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=V1,V2..]...")
 @click.option("--seeds", metavar="N", help="How many seeds, or which: 5, or [3,4,9] (default: 1).")
 @click.option("--same-partition", is_flag=True, default=None, help="Seeds leave the partition as it is.")
-@click.option("--baseline", multiple=True, metavar="KEY=VALUE", help="What differences are to, paired by seeds.")
+@click.option("--baseline", multiple=True, metavar="KEY=VALUE,..", help="What differences are to, paired by seeds.")
+@click.option("--holm", is_flag=True, default=None, help="Also correct the p-values for all rows (Holm).")
 @click.option("--choose", multiple=True, metavar="KEY", help="Take the value that is best on validation data.")
 @jobs_option
 @click.option("--dry-run", is_flag=True, help="List the runs, and how far they are, and do nothing.")
@@ -63,6 +63,7 @@ def sweep(
     seeds: str | None,
     same_partition: bool | None,
     baseline: tuple[str, ...],
+    holm: bool | None,
     choose: tuple[str, ...],
     jobs: int | None,
     dry_run: bool,
@@ -79,13 +80,14 @@ def sweep(
     With --engine ray, the runs are spread over the nodes of a Ray cluster.
     The exit code is 0 if every run finished, 3 if some diverged, 1 if some failed.
     """
-    from fedrecall.studies.design import grid_of, load_design
+    from fedrecall.studies.design import baseline_of, grid_of, load_design
     from fedrecall.studies.sweep import PlannedStudy, run_study
 
     given = {
         "seeds": None if seeds is None else one_value("--seeds", seeds),
         "same_partition": same_partition,
-        "baseline": single_values(grid_of(baseline)) or None,
+        "baseline": baseline_of(baseline) or None,
+        "holm": holm,
         "choose": [key for word in choose for key in word.split(",")] or None,
     }
     design = load_design(recipe, grid_of(words_of(settings)), **given)
@@ -112,13 +114,6 @@ def one_value(option: str, text: str) -> Any:
         raise InputError(f"{option} is {text!r}, which is not a value: {error}") from None
 
 
-def single_values(grid: Mapping[str, list[Any]]) -> dict[str, Any]:
-    for key, values in grid.items():
-        if len(values) > 1:
-            raise InputError(f"--baseline has {len(values)} values of {key}; one was expected")
-    return {key: values[0] for key, values in grid.items()}
-
-
 def show_study_plan(asked: PlannedStudy, *, timed: bool, as_json: bool) -> None:
     """Print the runs with the progress of each, or everything as JSON."""
     from fedrecall.report.tables import duration
@@ -127,7 +122,7 @@ def show_study_plan(asked: PlannedStudy, *, timed: bool, as_json: bool) -> None:
 
     states = asked.states()
     left = [run for run in asked.runs if states[run.slot].kind not in OVER]
-    seconds = planned_seconds_left(costs(left), states, asked.jobs) if timed else None
+    seconds = planned_seconds_left(costs(left, tell), states, asked.jobs) if timed else None
     if as_json:
         runs = [
             {"cell": slot.cell, "seed": slot.seed, "state": state.kind, "rounds_done": state.rounds}
@@ -136,15 +131,26 @@ def show_study_plan(asked: PlannedStudy, *, timed: bool, as_json: bool) -> None:
         click.echo(json.dumps({"path": str(asked.path), "jobs": asked.jobs, "seconds": seconds, "runs": runs}))
         return
     for run in asked.runs:
-        print_escaped(f"{run.slot.title}: {state_text(states[run.slot])} of {run.recipe.rounds} rounds")
+        state = states[run.slot]
+        print_escaped(f"{run.slot.title}: {state_text(state)} of {run.recipe.rounds} rounds{place_text(state)}")
     done = sum(state.kind == "finished" for state in states.values())
     print_escaped(f"{count_of(len(states), 'run')}, {done} done, {asked.jobs} at once; {asked.path}")
     if seconds is not None:
         print_escaped(f"about {duration(seconds)} for what is left, if nothing else keeps this machine busy")
 
 
+def tell(words: str) -> None:
+    """Print what is about to be timed to stderr, at once."""
+    click.echo(printable(words), err=True)
+
+
 def state_text(state: State) -> str:
     return f"{state.kind}, {state.rounds}" if state.kind != "finished" else "finished, all"
+
+
+def place_text(state: State) -> str:
+    """Return where a finished run of another study is, which this one takes over."""
+    return f", {state.words}" if state.kind == "finished" and state.words else ""
 
 
 def show_study(study: Study, *, as_json: bool) -> None:

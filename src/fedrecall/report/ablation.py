@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedrecall.report.comparison import MADE_OF, Method, flatten, key_of, labels, origin_key
-from fedrecall.report.intervals import sample_deviation
+from fedrecall.report.intervals import half_interval, sample_deviation
 from fedrecall.runs.identity import identity
 from fedrecall.runs.reader import Tree
 
@@ -24,6 +24,17 @@ class Series:
     mean: list[float] = field(default_factory=list)
     sd: list[float | None] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
+    ends: list[tuple[float, float]] = field(default_factory=list)  # the lowest and the highest seed
+
+    def bar(self, at: int, band: str) -> tuple[float, float] | None:
+        """Return how far the bar of a value reaches below and above its mean; None for one seed."""
+        deviation, mean = self.sd[at], self.mean[at]
+        if deviation is None or band == "none":
+            return None
+        if band == "range":
+            return mean - self.ends[at][0], self.ends[at][1] - mean
+        half = deviation * (half_interval(self.seeds[at]) if band == "interval" else 1)
+        return half, half
 
 
 @dataclass
@@ -95,4 +106,5 @@ def _series(label: str, points: list[tuple[float, Method]]) -> Series:
         series.mean.append(float(np.mean(values)))
         series.sd.append(sample_deviation(values))
         series.seeds.append(len(values))
+        series.ends.append((min(values), max(values)))
     return series

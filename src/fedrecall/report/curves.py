@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrecall.report.comparison import Method
+from fedrecall.report.intervals import half_interval
 
 LAST = 100  # points at the end that are never thinned: the final accuracy is computed from them
 MOST = 300  # points before those
@@ -14,7 +15,7 @@ MOST = 300  # points before those
 
 @dataclass
 class Curve:
-    """A metric of one method: its mean over the seeds, and mean -+ standard deviation for several seeds."""
+    """A metric of one method: its mean over the seeds, and a band around it for several seeds."""
 
     rounds: np.ndarray
     mean: np.ndarray
@@ -23,16 +24,22 @@ class Curve:
     seeds: int
 
 
-def curve(method: Method, key: str) -> Curve | None:
-    """Return the curve of a metric, or None if the method has not measured it."""
+def curve(method: Method, key: str, band: str = "deviation") -> Curve | None:
+    """Return the curve of a metric, or None if the method has not measured it.
+
+    `band` is one standard deviation, the 95 % interval of the mean, the range, or none.
+    """
     rounds, values = method.curve(key)
     if not len(rounds):
         return None
     mean = values.mean(axis=0)
-    if len(values) == 1:
-        return Curve(rounds, mean, None, None, 1)
-    deviation = values.std(axis=0, ddof=1)
-    return Curve(rounds, mean, mean - deviation, mean + deviation, len(values))
+    count = len(values)
+    if count == 1 or band == "none":
+        return Curve(rounds, mean, None, None, count)
+    if band == "range":
+        return Curve(rounds, mean, values.min(axis=0), values.max(axis=0), count)
+    half = values.std(axis=0, ddof=1) * (half_interval(count) if band == "interval" else 1)
+    return Curve(rounds, mean, mean - half, mean + half, count)
 
 
 def thinned(drawn: Curve, most: int = MOST, last: int = LAST) -> Curve:

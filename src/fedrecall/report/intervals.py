@@ -33,6 +33,11 @@ def sample_deviation(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
+def half_interval(count: int) -> float:
+    """Return half of the 95 % interval of the mean of `count` numbers, in standard deviations."""
+    return student(count - 1) / math.sqrt(count)
+
+
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean; None for fewer than two numbers."""
     deviation = sample_deviation(values)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.measure.metrics import metric_of
+from fedrecall.measure.metrics import METRICS, metric_of
 from fedrecall.report.comparison import Method, blocks, competitors, differing_keys, flatten
 from fedrecall.report.intervals import clear_winner, sample_deviation
 from fedrecall.report.paper_results import published
 from fedrecall.report.prior_remarks import balanced, prior_remark
+from fedrecall.report.validation import last_validation
 from fedrecall.report.wording import KEY_NAMES, count_of, in_hundred, number, value_text, with_deviation
 
 BY_CLASS = "final_accuracy_macro"
@@ -147,10 +148,12 @@ def _summary(key: str) -> Callable[[Method], TableCell]:
     return lambda method: _share_cell(key, method.values(key))
 
 
-def _last(key: str) -> Callable[[Method], TableCell]:
-    return lambda method: _share_cell(
-        key, [float(run.curve(key)[1][-1]) for run in method.runs if len(run.curve(key)[1])]
-    )
+def _validation(key: str) -> Callable[[Method], TableCell]:
+    def cell(method: Method) -> TableCell:
+        values = [last_validation(run, key) for run in method.runs]
+        return _share_cell(key, [value for value in values if value is not None])
+
+    return cell
 
 
 def _seeds_cell(method: Method) -> TableCell:
@@ -197,14 +200,17 @@ COLUMNS = [
     Column("published", "published", _published),
     Column("forgetting", "forgetting", _summary("forgetting")),
     Column("learned", "learned", _summary("learned")),
-    Column("validation", "val_accuracy", _last("val_accuracy")),
-    Column("worst tenth", "val_accuracy_worst", _last("val_accuracy_worst")),
+    Column("validation", "val_accuracy", _validation("val_accuracy")),
+    Column("worst tenth", "val_accuracy_worst", _validation("val_accuracy_worst")),
     Column("time", "seconds", _seconds),
 ]
 
+LAST_ROUNDS = "In tables: the mean over the evaluated rounds among those that the final accuracy is of."
 TABLE_WORDS = {
     "seeds": "How many runs that differ in nothing but their seeds.",
     "published": "What the paper reports for this data set, model, norm, method, rate and share of clients.",
+    "val_accuracy": f"{METRICS['val_accuracy'].words} {LAST_ROUNDS}",
+    "val_accuracy_worst": f"{METRICS['val_accuracy_worst'].words} {LAST_ROUNDS}",
     "seconds": "From start to end, mean over seeds.",
 }
 

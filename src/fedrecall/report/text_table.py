@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from html import escape
 
 from fedrecall.report.wording import MINUS
 
@@ -26,6 +27,7 @@ class TextTable:
     rows: list[list[str]]
     notes: list[str]
     words: int = 1  # number of columns that hold words
+    bold: frozenset[tuple[int, int]] = frozenset()  # the row and column of each cell in bold
 
     def csv(self) -> str:
         return csv_text([self.heading, *self.rows])
@@ -35,14 +37,39 @@ class TextTable:
         rule = ["---" if place < self.words else "---:" for place in range(len(self.heading))]
         lines = [
             "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
-            for texts in (self.heading, rule, *self.rows)
+            for texts in (self.heading, rule, *self._bold_rows())
         ]
         return "\n".join([*lines, "", *self.notes, ""])
+
+    def _bold_of(self, row: int) -> list[int]:
+        return sorted(column for line, column in self.bold if line == row)
+
+    def _bold_rows(self) -> list[list[str]]:
+        """Return the rows with the best cells in Markdown's bold."""
+        return [
+            [f"**{text}**" if (line, column) in self.bold else text for column, text in enumerate(row)]
+            for line, row in enumerate(self.rows)
+        ]
+
+    def html(self, caption: str) -> str:
+        """Return the table for a notebook, with the notes below it."""
+        head = "".join(f"<th>{escape(text)}</th>" for text in self.heading)
+        rows = []
+        for line, row in enumerate(self.rows):
+            cells = [
+                f"<b>{escape(text)}</b>" if (line, at) in self.bold else escape(text) for at, text in enumerate(row)
+            ]
+            rows.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+        notes = "<br>".join(map(escape, self.notes))
+        return (
+            f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+            f"<tbody>{''.join(rows)}</tbody></table><p>{notes}</p>"
+        )
 
     def latex(self, *, last: str = "r") -> str:
         """Return the table with the notes as comments above it; `last` aligns the last column."""
         columns = "l" * self.words + "r" * (len(self.heading) - self.words)
-        groups = [[latex_row(self.heading)], [latex_row(row) for row in self.rows]]
+        groups = [[latex_row(self.heading)], [latex_row(row, self._bold_of(at)) for at, row in enumerate(self.rows)]]
         return latex_tabular(columns[:-1] + last, groups, self.notes)
 
 

@@ -6,16 +6,18 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedrecall.config.components import PYTHON
 from fedrecall.errors import InputError
 from fedrecall.recipe.code_keys import names_code
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.layers import load_recipe, merge, set_value, without_the_others
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
-from fedrecall.runs.identity import hash_of
+from fedrecall.runs.identity import hash_of, identity
 from fedrecall.studies.design import Design
 
 LONGEST_NAME = 120  # characters of a folder's name
@@ -53,6 +55,11 @@ class PlannedRun:
     slot: RunSlot
     recipe: Recipe
 
+    @cached_property
+    def key(self) -> str:
+        """A hash that is equal for runs with the same result."""
+        return hash_of(identity(self.recipe.tree()))
+
     @property
     def has_own_code(self) -> bool:
         """Whether the recipe names the user's own code."""
@@ -62,7 +69,8 @@ class PlannedRun:
 def cells_of(design: Design) -> list[Cell]:
     """Return all cells in row order. No recipe is loaded, so a study can be read without its recipes."""
     combinations = design.combinations()
-    varied = varying_keys(combinations)
+    # Objects are recognised by their names, so that these must not change as a study grows.
+    varied = list(design.grid) if design.recipe == PYTHON else varying_keys(combinations)
     cells: list[Cell] = []
     taken: set[str] = set()
     for settings in combinations:
@@ -152,7 +160,8 @@ def check_baseline(design: Design, cells: list[Cell]) -> None:
 
 
 def is_baseline(design: Design, cell: Cell) -> bool:
-    return all(key in cell.settings and cell.settings[key] == value for key, value in design.baseline.items())
+    settings = {**design.settings, **cell.settings}
+    return all(key in settings and settings[key] == value for key, value in design.baseline.items())
 
 
 def refuse_blind_choice(design: Design, cell: Cell, recipe: Recipe) -> None:

@@ -16,11 +16,10 @@ from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.recipe.files import Tree, read_recipe
 from fedrecall.recipe.files import shipped_recipes as recipes
 from fedrecall.recipe.settings import Settings
-from fedrecall.runs.identity import hash_of
 from fedrecall.storage.safe_parsing import yaml_value
 
 MOST_CELLS = 10_000
-SHOWN = ("about", "published", "figures")  # presentation only: these keys do not decide the runs
+SHOWN = ("about", "published", "figures", "holm")  # presentation only: these keys do not decide the runs
 SIGNS = frozenset(("recipe", "grid", "cases", "seeds"))  # keys of study files that recipes do not have
 OPENING, CLOSING, QUOTES, STARTS = "[{", "]}", "\"'", "[{,: "
 
@@ -57,6 +56,7 @@ class Design(Settings):
         default=[0], description="how many, or which"
     )
     baseline: Flat = Field(default={}, description="the settings of what paired differences are to")
+    holm: bool = Field(default=False, description="p-values are also corrected for all rows by Holm's method")
     choose: list[str] = Field(default=[], description="keys of which the best value on validation data is taken")
     settings: Flat = Field(default={}, description="over the recipe in every run")
     published: str = Field(
@@ -106,10 +106,6 @@ class Design(Settings):
     def tree(self) -> Tree:
         """Return the design as plain values, defaults included."""
         return json.loads(self.model_dump_json())  # type: ignore[no-any-return]
-
-    def digest(self) -> str:
-        """Return the digest of the part that decides the runs."""
-        return hash_of(asked(self.tree()))
 
 
 def asked(tree: Tree) -> Tree:
@@ -174,6 +170,30 @@ def grid_of(words: Iterable[str]) -> dict[str, list[Any]]:
         except InputError as error:
             raise InputError(f"{key} is {text!r}, which is not a list of values: {error}") from None
     return grid
+
+
+def baseline_of(words: Iterable[str]) -> dict[str, Any]:
+    """Return the settings in words such as `algorithm=fedavg,objective=cross_entropy`, one value for each key.
+
+    >>> baseline_of(["algorithm=fedavg,objective=wsm", "model.hidden=[8,8]"])
+    {'algorithm': 'fedavg', 'objective': 'wsm', 'model.hidden': [8, 8]}
+    """
+    grid = grid_of(part.strip() for word in words for part in joined(split_values(word)))
+    for key, values in grid.items():
+        if len(values) > 1:
+            raise InputError(f"--baseline has {len(values)} values of {key}; one was expected")
+    return {key: values[0] for key, values in grid.items()}
+
+
+def joined(parts: Sequence[str]) -> list[str]:
+    """Return the parts, with those that have no key as further values of the one before."""
+    found: list[str] = []
+    for part in parts:
+        if found and "=" not in part:
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    return found
 
 
 def split_values(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from fedrecall.api.execute import load_federation
 from fedrecall.backend.torch_state import fixed_torch_state
 from fedrecall.client.batches import LocalPlan
 from fedrecall.data.federation import Federation
+from fedrecall.engines.vectorised import Vectorised
 from fedrecall.models.build import least_samples
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import checkpoint, files
@@ -25,8 +26,11 @@ from fedrecall.storage.scratch import ScratchFolder
 from fedrecall.studies.cells import PlannedRun, RunSlot
 from fedrecall.studies.folder import State
 
-TIMED_ROUNDS = 3  # with one client each; the first is not counted, as it includes set-up
+TIMED_ROUNDS = 3  # at least; the first is not counted, as it includes set-up
+TIMED_SECONDS = 0.5  # short rounds are repeated for so long, as others may keep the machine busy
 TIMED_STEPS = 2
+MOST_TOGETHER = 64  # clients that are timed at once
+SERIAL = "serial"
 FORWARD = 1 / 3  # the share of a training step that its forward pass takes
 LINE = 1500  # approximate bytes of a round's lines
 
@@ -39,11 +43,18 @@ class Cost:
     bytes: float
 
 
-def costs(runs: Sequence[PlannedRun]) -> Mapping[PlannedRun, Cost]:
+Told = Callable[[str], None]  # is told what is about to be timed
+
+
+def costs(runs: Sequence[PlannedRun], told: Told | None = None) -> Mapping[PlannedRun, Cost]:
     """Return the cost of each run. Runs that take the same time are measured once."""
     kinds = {run: kind_of(run.recipe) for run in runs}
-    examples = {kind: run.recipe for run, kind in kinds.items()}
-    measured = {kind: cost_of(recipe) for kind, recipe in examples.items()}
+    examples = {kind: run for run, kind in reversed(kinds.items())}
+    measured: dict[str, Cost] = {}
+    for number, kind in enumerate(dict.fromkeys(kinds.values()), start=1):
+        if told is not None:
+            told(f"timing {number} of {len(examples)}: {examples[kind].slot.cell}")
+        measured[kind] = cost_of(examples[kind].recipe)
     return {run: measured[kind] for run, kind in kinds.items()}
 
 
@@ -66,38 +77,58 @@ def kind_of(recipe: Recipe) -> str:
 
 def cost_of(recipe: Recipe) -> Cost:
     federation = load_federation(recipe)
-    experiment, each = timed(recipe, federation)
+    experiment, each = time_steps(recipe, federation)
     local, least = recipe.local, least_samples(experiment.flat.module)
     sizes = federation.index.train_sizes(np.arange(federation.population)).tolist()
     steps = float(np.mean([LocalPlan.of(local, n, least).steps for n in sizes]))
-    count = experiment.count
+    count = recipe.create_participation().expected(federation.population)
     trained = recipe.rounds * count * steps * each
     judged = samples_judged(recipe, federation, count) / local.batch_size * each * FORWARD
     return Cost(trained + judged, disk_space_needed(recipe, experiment, federation))
 
 
-@fixed_torch_state()
-def timed(recipe: Recipe, federation: Federation) -> tuple[Experiment, float]:
-    """Return the experiment and the seconds of one local step, from rounds with one client and no evaluation."""
+def time_steps(recipe: Recipe, federation: Federation) -> tuple[Experiment, float]:
+    """Return an experiment like the recipe's, and the seconds of one client's local step.
+
+    One client is timed, or many if the run's engine trains clients together: then a step of one is a share.
+    """
+    execution, clients = recipe.execution, recipe.create_participation().expected(federation.population)
+    engine = execution.engine if execution.engine in ("auto", Vectorised.name) and not execution.ray_address else SERIAL
+    experiment = build(short_version(recipe, clients, engine), federation)
+    together = min(clients, MOST_TOGETHER) if isinstance(experiment.engine, Vectorised) else 1
+    if together < clients:
+        engine = SERIAL if together == 1 else Vectorised.name
+        experiment = build(short_version(recipe, together, engine), federation)
+    return experiment, seconds_of_round(experiment) / TIMED_STEPS / together
+
+
+def short_version(recipe: Recipe, clients: int, engine: str) -> Recipe:
+    """Return the recipe with so many clients in a round, a few steps for each, and no evaluation."""
     tree = {key: value for key, value in recipe.tree().items() if key != "participation"}
     local = {key: value for key, value in tree["local"].items() if key not in ("epochs", "schedule")}
     tree |= {
         "rounds": 10**6,
-        "clients_per_round": 1,
+        "clients_per_round": clients,
         "local": {**local, "steps": TIMED_STEPS},
         "evaluation": {"every": 10**6, "test_last": 1},
         "forgetting": {"every": 0},
-        "execution": {**tree["execution"], "engine": "serial"},
+        "execution": {**tree["execution"], "engine": engine, "workers": 1},
     }
-    experiment, seconds = build(Recipe(**tree), federation), []
+    return Recipe(**tree)
+
+
+@fixed_torch_state()
+def seconds_of_round(experiment: Experiment) -> float:
+    """Return the seconds of the fastest of a few rounds."""
+    seconds: list[float] = []
     with ScratchFolder("timing") as place, playing(experiment, StateFiles(place.path / files.STATES)) as states:
         state = first_state(experiment)
-        for _ in range(TIMED_ROUNDS):
+        while len(seconds) < TIMED_ROUNDS or sum(seconds) < TIMED_SECONDS:
             start = time.perf_counter()
             state, _ = play_round(experiment, state, states)
             states.settle()
             seconds.append(time.perf_counter() - start)
-    return experiment, min(seconds[1:]) / TIMED_STEPS
+    return min(seconds[1:])
 
 
 def samples_judged(recipe: Recipe, federation: Federation, count: int) -> float:

@@ -16,13 +16,11 @@ from fedrecall.errors import InputError
 from fedrecall.recipe.files import Tree
 from fedrecall.runs import files
 from fedrecall.runs.folder import ANOTHER_FOLDER, RunFolder, explain_folder_errors
-from fedrecall.runs.identity import identity
 from fedrecall.runs.reader import RunRecord, is_run, read_tree
-from fedrecall.simulation.resume import changed_keys
 from fedrecall.storage.atomic_files import explain_write_errors, write_text
 from fedrecall.storage.safe_parsing import yaml_value
-from fedrecall.studies.cells import PlannedRun, RunSlot
-from fedrecall.studies.design import Design, asked
+from fedrecall.studies.cells import RunSlot
+from fedrecall.studies.design import Design
 
 Kind = Literal["waiting", "begun", "finished", "diverged", "failed"]
 OVER: tuple[Kind, ...] = ("finished", "diverged")  # not repeated, because they would end the same way
@@ -45,23 +43,29 @@ class StudyFolder:
 
     @classmethod
     def of(cls, path: Path, design: Design) -> StudyFolder:
-        """Return the folder, new or with this study; raise an `InputError` if it has any other content."""
+        """Return the folder, new or with a study; raise an `InputError` if it has any other content."""
         with explain_folder_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             inside = [each.name for each in path.iterdir() if each.name != files.LOCK and each.name[0] != "."]
         folder = cls(path)
-        if (path / files.STUDY).is_file():
-            changed = list(changed_keys(asked(folder.saved()), asked(design.tree())))
-            if changed:
-                raise InputError(f"the folder {str(path)!r} has another study: {'; '.join(changed)}; {ANOTHER_FOLDER}")
-        elif inside:
+        if folder.has_study:
+            return folder
+        if inside:
             raise InputError(f"the folder {str(path)!r} is not empty and has no study; {ANOTHER_FOLDER}")
-        else:
-            write_text(path / files.STUDY, yaml.safe_dump(design.tree(), sort_keys=False, allow_unicode=True))
+        folder.save(design)
         return folder
 
+    @property
+    def has_study(self) -> bool:
+        return (self.path / files.STUDY).is_file()
+
+    def save(self, design: Design) -> None:
+        """Write the design, if it is not there already."""
+        if not self.has_study or self.saved() != design.tree():
+            write_text(self.path / files.STUDY, yaml.safe_dump(design.tree(), sort_keys=False, allow_unicode=True))
+
     def saved(self) -> Tree:
-        """Return the design with which the folder was created."""
+        """Return the design that was asked last."""
         tree = read_tree(self.path / files.STUDY, yaml_value)
         if tree is None:
             raise InputError(f"{str(self.path)!r} is not a study's folder: it has no {files.STUDY}")
@@ -98,9 +102,13 @@ class StudyFolder:
 
     def state(self, slot: RunSlot) -> State:
         """Return the state of the run, read from its files."""
-        record = RunRecord(self.run(slot))
+        return self.state_at(self.run(slot))
+
+    def state_at(self, path: Path) -> State:
+        """Return the state of the run at this path of the folder."""
+        record = RunRecord(path)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return State("failed", words=printable(self.failure(slot).read_text(encoding="utf-8").strip()))
+            return State("failed", words=printable(Path(f"{path}.failed").read_text(encoding="utf-8").strip()))
         if not is_run(record.path):
             return State("waiting")
         try:
@@ -111,14 +119,3 @@ class StudyFolder:
         if summary.get("status") == "diverged":
             return State("diverged", rounds, f"diverged in round {rounds + 1}")
         return State("finished" if record.finished else "begun", rounds)
-
-    def refuse_other(self, run: PlannedRun) -> None:
-        """Raise an `InputError` if the slot has a run of another recipe, as after a recipe's file has changed."""
-        path = self.run(run.slot)
-        if not is_run(path):
-            return
-        changed = list(changed_keys(identity(RunRecord(path).recipe), identity(run.recipe.tree())))
-        if changed:
-            raise InputError(
-                f"the run in {str(path)!r} is of another recipe: {'; '.join(changed)}; choose another folder with --out"
-            )

@@ -20,7 +20,7 @@ from fedrecall.studies.published import HEADING, PublishedComparison, Source, pu
 from fedrecall.studies.reproduce import Reproduction
 from fedrecall.studies.selection import value_of
 from fedrecall.studies.table import StudyRow, StudyTable, paired, study_table
-from fedrecall.studies.table_texts import paired_texts, setting_headings, setting_text, setting_texts
+from fedrecall.studies.table_texts import paired_heading, paired_texts, setting_headings, setting_text, setting_texts
 from fedrecall.studies.tuning import group_key
 
 NORM, OBJECTIVE = "model.norm", "objective"
@@ -135,10 +135,10 @@ def pairs_table(
         difference = points(first.accuracy - second.accuracy) if first and second else "-"
         rows.append([*row, *([difference] if known else [])])
     head = [*(KEY_NAMES.get(key, key) for key in keys), "pairing", "WSM less cross-entropy, points"]
-    head += ["95 % interval", "agree", *(["published"] if known else [])]
+    head += [*paired_heading()[1:], *(["published"] if known else [])]
     notes = [
         *said,
-        "Differences are paired by seeds, with Student's 95 % interval; agree: seeds of the same sign.",
+        "Differences are paired by seeds, with Student's 95 % interval and p-value; agree: seeds of the same sign.",
     ]
     return TextTable(head, rows, notes, len(keys) + 1)
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedrecall.api.execute import load_federation
 from fedrecall.data.card import federation_card
+from fedrecall.display import count_of
 from fedrecall.errors import InputError, nearest
 from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.files import Tree
 from fedrecall.recipe.recipe import Recipe
-from fedrecall.report.comparison import group_methods
+from fedrecall.report.comparison import differing_words, flatten, group_methods
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import RunRecord
 from fedrecall.studies.cells import Cell, PlannedRun, RunSlot, cells_of
 from fedrecall.studies.design import load_design, shipped_studies
-from fedrecall.studies.estimate import Cost, costs, planned_seconds_left
+from fedrecall.studies.estimate import Cost, Told, costs, kind_of, planned_seconds_left
 from fedrecall.studies.folder import OVER, State, StudyFolder
-from fedrecall.studies.reuse import reuse_finished_runs
 from fedrecall.studies.selection import select_runs
 from fedrecall.studies.sweep import PlannedStudy, Study, run_study
 
 FOLDER = Path("runs") / "reproduce"
 UNTRAINED = "class-shares"  # the figure that needs partitions only
 HEATMAPS = "heatmaps"
+NAMED = ("model.name", "data.name", "rounds")  # in the name of every kind of run
 DRAWN = (0.3, 0.9)  # the fractions of the rounds at which heatmaps are drawn: 1200 and 3600 of the paper's 4000
 
 
@@ -64,12 +66,12 @@ class Reproduction:
     def trains(self) -> bool:
         return self.asked.design.figures != [UNTRAINED]
 
-    def plan(self) -> ReproductionPlan:
+    def plan(self, told: Told | None = None) -> ReproductionPlan:
         """Return the states of the runs and the costs of the remaining ones, including runs yet to be adopted."""
         folder = StudyFolder(self.asked.path)
         states = self.asked.states()
         left = [run for run in self.asked.runs if states[run.slot].kind not in OVER] if self.trains else []
-        return ReproductionPlan(self, states, costs(left), folder)
+        return ReproductionPlan(self, states, costs(left, told), folder)
 
     def cells(self) -> list[Cell]:
         """Return the cells with selected runs, reduced to the selected seeds."""
@@ -86,12 +88,11 @@ class Reproduction:
 
     def execute(self, *, quiet: bool) -> Study:
         """Adopt or execute the runs that are not done; for a figure of class shares, write partitions only."""
-        folder = StudyFolder.of(self.asked.path, self.asked.design)
         if not self.trains:
+            folder = StudyFolder.of(self.asked.path, self.asked.design)
             for run in self.asked.runs:
                 write_partition(folder.run(run.slot), run.recipe)
             return Study(self.asked.path)
-        reuse_finished_runs(folder, self.asked.runs)
         return run_study(self.asked, quiet=quiet, report=True)
 
     def draw(self, study: Study) -> list[Path]:
@@ -126,6 +127,25 @@ class ReproductionPlan:
     @property
     def done(self) -> int:
         return len(self.states) - len(self.costs) if self.reproduction.trains else len(self.states)
+
+    def kinds(self) -> list[tuple[int, str, float]]:
+        """Return the number of runs, the name and the seconds of each kind of run that is left.
+
+        Names have the settings in which the kinds differ.
+        """
+        groups: dict[str, list[PlannedRun]] = {}
+        for run in self.costs:
+            groups.setdefault(kind_of(run.recipe), []).append(run)
+        flats = [flatten(json.loads(kind)) for kind in groups]
+        shared = set.intersection(*map(set, flats)) - set(NAMED) if flats else set()
+        flats = [{key: value for key, value in flat.items() if key in shared} for flat in flats]
+        found = []
+        for flat, (first, *others) in zip(flats, groups.values()):
+            recipe = first.recipe
+            words = [f"{recipe.model['name']} on {recipe.data['name']}", *differing_words(flat, flats)]
+            words.append(count_of(recipe.rounds, "round"))
+            found.append((1 + len(others), ", ".join(words), self.costs[first].seconds))
+        return found
 
     @property
     def seconds(self) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedrecall.errors import InputError
 from fedrecall.runs import files
-from fedrecall.runs.identity import identity
+from fedrecall.runs.identity import hash_of, identity
 from fedrecall.runs.reader import RunRecord
 from fedrecall.studies.cells import PlannedRun
 from fedrecall.studies.folder import StudyFolder
@@ -19,16 +19,25 @@ HEAVY = shutil.ignore_patterns(files.CHECKPOINTS, files.STATES, files.MODEL, fil
 
 def reuse_finished_runs(folder: StudyFolder, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     """Copy the records of waiting runs that a sibling study has finished; return these runs."""
-    waiting = {run: identity(run.recipe.tree()) for run in runs if folder.state(run.slot).kind == "waiting"}
-    if not waiting:
-        return []
-    adopted = []
-    for path, found in finished_beside(folder.path):
-        for run in [run for run, wanted in waiting.items() if wanted == found]:
-            copy_records(path, folder.run(run.slot))
-            adopted.append(run)
-            del waiting[run]
-    return adopted
+    found = reusable_runs(folder, [run for run in runs if folder.state(run.slot).kind == "waiting"])
+    for run, path in found.items():
+        copy_records(path, folder.run(run.slot))
+    return list(found)
+
+
+def reusable_runs(folder: StudyFolder, runs: Iterable[PlannedRun]) -> dict[PlannedRun, Path]:
+    """Return the runs that a sibling study has finished, and where; no runs with code, which may have changed."""
+    wanted: dict[str, list[PlannedRun]] = {}
+    for run in runs:
+        if not run.has_own_code:
+            wanted.setdefault(run.key, []).append(run)
+    if not wanted:
+        return {}
+    found = {}
+    for path, identity_there in finished_beside(folder.path):
+        for run in wanted.pop(hash_of(identity_there), ()):
+            found[run] = path
+    return found
 
 
 def finished_beside(study: Path) -> Iterable[tuple[Path, dict[str, object]]]:

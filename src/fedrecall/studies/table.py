@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,14 @@ from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.layers import look_up
 from fedrecall.report.comparison import Method
 from fedrecall.report.intervals import interval, paired_differences, sample_deviation
+from fedrecall.report.significance import holm, paired_p
+from fedrecall.report.validation import last_validation, window_of
 from fedrecall.report.wording import count_of
 from fedrecall.runs.reader import RunRecord, is_number
 from fedrecall.studies.cells import Cell, is_baseline, short_value, varying_keys
 from fedrecall.studies.design import Design
 from fedrecall.studies.folder import State, StudyFolder
-from fedrecall.studies.tuning import choose_by_validation, group_key, last_validation, window_of
+from fedrecall.studies.tuning import choose_by_validation, group_key
 
 VISIBLE = 0.0005  # a difference that a table of percent with one decimal shows
 METRICS = ("final_accuracy", "final_accuracy_macro", "val_accuracy", "forgetting")
@@ -29,6 +31,12 @@ class Paired:
     """The differences of two methods, one for each shared seed."""
 
     values: tuple[float, ...]
+    p_holm: float | None = None  # corrected for the rows of the table, if that was asked
+
+    @property
+    def p(self) -> float | None:
+        """The p-value of the mean, by Student's paired test."""
+        return paired_p(self.values)
 
     @property
     def mean(self) -> float:
@@ -56,13 +64,21 @@ def mean_record(key: str, values: Sequence[float]) -> dict[str, float | None]:
     return {key: float(np.mean(values)) if values else None, f"{key}_sd": sample_deviation(values)}
 
 
-def paired_record(paired: Paired | None) -> dict[str, float | None]:
+def with_holm(differences: Sequence[Paired | None]) -> list[Paired | None]:
+    """Return the differences with their p-values corrected for all of them."""
+    corrected = holm([each.p if each else None for each in differences])
+    return [replace(each, p_holm=p) if each else None for each, p in zip(differences, corrected)]
+
+
+def paired_record(paired: Paired | None, *, corrected: bool = False) -> dict[str, float | None]:
     """Return the mean difference, its interval and the number of seeds that agree as plain values."""
     low, high = (paired.interval if paired else None) or (None, None)
     return {
         "difference": paired.mean if paired else None,
         "difference_low": low,
         "difference_high": high,
+        "p": paired.p if paired else None,
+        **({"p_holm": paired.p_holm if paired else None} if corrected else {}),
         "agree": paired.agree if paired else None,
     }
 
@@ -131,12 +147,12 @@ class StudyRow:
     trouble: str  # the states of unfinished runs in words
     runs: list[RunRecord]
 
-    def record(self) -> dict[str, Any]:
+    def record(self, *, corrected: bool = False) -> dict[str, Any]:
         """Return the row as plain values."""
         line: dict[str, Any] = {**self.settings, "seeds": self.seeds}
         for key, values in self.numbers.items():
             line |= mean_record(key, values)
-        return {**line, **paired_record(self.paired), "state": self.trouble or "finished"}
+        return {**line, **paired_record(self.paired, corrected=corrected), "state": self.trouble or "finished"}
 
 
 @dataclass(frozen=True)
@@ -149,6 +165,7 @@ class StudyTable:
     rows: list[StudyRow]
     has_baseline: bool
     notes: list[str]
+    corrected: bool = False  # p-values also by Holm's method
 
     @property
     def has_trouble(self) -> bool:
@@ -157,8 +174,11 @@ class StudyTable:
 
     def records(self) -> list[dict[str, Any]]:
         """Return each row as plain values, all with the same keys."""
-        aside = () if self.has_baseline else paired_record(None).keys()
-        return [{key: value for key, value in row.record().items() if key not in aside} for row in self.rows]
+        aside = () if self.has_baseline else paired_record(None, corrected=True).keys()
+        return [
+            {key: value for key, value in row.record(corrected=self.corrected).items() if key not in aside}
+            for row in self.rows
+        ]
 
 
 def study_table(design: Design, cells: Sequence[Cell], folder: StudyFolder) -> StudyTable:
@@ -174,8 +194,10 @@ def study_table(design: Design, cells: Sequence[Cell], folder: StudyFolder) -> S
     keys = varying_keys([cell.settings for cell in cells])
     baselines = baselines_of(design, shown)
     rows = [study_row(design, result, keys, metrics, baselines) for result in shown]
+    if design.holm:
+        rows = [replace(row, paired=each) for row, each in zip(rows, with_holm([row.paired for row in rows]))]
     notes = notes_of(design, list(results.values()), shown)
-    return StudyTable(keys, list(design.choose), metrics, rows, bool(design.baseline), notes)
+    return StudyTable(keys, list(design.choose), metrics, rows, bool(design.baseline), notes, design.holm)
 
 
 def differs_by_class(result: Result) -> bool:
@@ -232,9 +254,11 @@ def notes_of(design: Design, results: Sequence[Result], shown: Sequence[Result])
     if design.baseline:
         words = ", ".join(f"{key} {short_value(value)}" for key, value in design.baseline.items())
         notes.append(
-            f"Differences are to {words}, paired by seeds, with the 95 % interval of their mean (Student's t) and "
-            "the number of seeds that agree with it in sign."
+            f"Differences are to {words}, paired by seeds, with the 95 % interval of their mean, its p-value "
+            "(both Student's t) and the number of seeds that agree with it in sign."
         )
+        if design.holm:
+            notes.append("P-values are also corrected for all rows by Holm's method.")
     if design.choose:
         what = " and ".join(f"{key} (of {', '.join(map(short_value, design.grid[key]))})" for key in design.choose)
         rounds = sorted({window_of(run) for result in results for run in result.runs})

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedrecall.measure.metrics import metric_of
 from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.recipe import SECTIONS
+from fedrecall.report.significance import p_text
 from fedrecall.report.tables import mean_and_deviation
 from fedrecall.report.text_table import TextTable, csv_text
-from fedrecall.report.wording import KEY_NAMES, points, points_range, value_text
+from fedrecall.report.wording import KEY_NAMES, points, points_range, rounded_share, value_text
 from fedrecall.studies.table import Paired, StudyRow, StudyTable
+from fedrecall.studies.tuning import group_key
 
+# Settings that make another task: means are not compared across their values.
+TASK = ("data", "partition", "recipe", "federation", "server_data", "evaluation")
+BOLD = "Bold: the best mean of the rows with the same data and partition, which may be chance."
 TITLES = {
     "final_accuracy": "final accuracy",
     "final_accuracy_macro": "by class",
@@ -20,7 +27,7 @@ TITLES = {
 
 def heading(table: StudyTable) -> list[str]:
     words = [*setting_headings(table), "seeds", *(metric_of(key).heading(TITLES[key]) for key in table.metrics)]
-    words += ["difference, points", "95 % interval", "agree"] if table.has_baseline else []
+    words += paired_heading(corrected=table.corrected) if table.has_baseline else []
     return [*words, *(["state"] if table.has_trouble else [])]
 
 
@@ -41,15 +48,22 @@ def body_line(table: StudyTable, row: StudyRow) -> list[str]:
     texts = [*setting_texts(row), str(row.seeds)]
     texts += [mean_and_deviation(values, signed=metric_of(key).signed) or "-" for key, values in row.numbers.items()]
     if table.has_baseline:
-        texts += paired_texts(row.paired, "baseline" if row.is_baseline else "-")
+        texts += paired_texts(row.paired, "baseline" if row.is_baseline else "-", corrected=table.corrected)
     return [*texts, *([row.trouble or "finished"] if table.has_trouble else [])]
 
 
-def paired_texts(paired: Paired | None, otherwise: str) -> list[str]:
-    """Return the mean difference, its interval and the number of seeds that agree, or `otherwise` and hyphens."""
+def paired_heading(*, corrected: bool = False) -> list[str]:
+    """Return the headings of `paired_texts`."""
+    return ["difference, points", "95 % interval", "p", *(["p (Holm)"] if corrected else []), "agree"]
+
+
+def paired_texts(paired: Paired | None, otherwise: str, *, corrected: bool = False) -> list[str]:
+    """Return the mean difference, its interval and p-values, and how many seeds agree; or `otherwise` and hyphens."""
     if paired is None:
-        return [otherwise, "-", "-"]
-    return [points(paired.mean), points_range(paired.interval), f"{paired.agree}/{len(paired.values)}"]
+        return [otherwise, *(["-"] * (len(paired_heading(corrected=corrected)) - 1))]
+    p_values = [p_text(paired.p), *([p_text(paired.p_holm)] if corrected else [])]
+    agree = f"{paired.agree}/{len(paired.values)}"
+    return [points(paired.mean), points_range(paired.interval), *p_values, agree]
 
 
 def setting_text(key: str, value: float | str) -> str:
@@ -62,7 +76,30 @@ def setting_text(key: str, value: float | str) -> str:
 
 def study_text_table(table: StudyTable) -> TextTable:
     """Return the table in the form of a paper."""
-    return TextTable(heading(table), body(table), table.notes, words=len(table.keys))
+    lines, marked = body(table), best_cells(table)
+    notes = [*table.notes, *([BOLD] if marked else [])]
+    return TextTable(heading(table), lines, notes, len(table.keys), marked)
+
+
+def best_cells(table: StudyTable) -> frozenset[tuple[int, int]]:
+    """Return the line and column of each cell with the best mean among the rows with the same task."""
+    first, marked = len(table.keys) + 1, set()
+    groups: dict[str, list[int]] = {}
+    for line, row in enumerate(table.rows):
+        task = {key: value for key, value in row.settings.items() if key.startswith(TASK)}
+        if not row.trouble:
+            groups.setdefault(group_key(task, ()), []).append(line)
+    for lines in groups.values():
+        for place, key in enumerate(table.metrics):
+            sign = {"higher": 1, "lower": -1}.get(str(metric_of(key).better), 0)
+            means = {
+                line: sign * rounded_share(float(np.mean(values)))
+                for line in lines
+                if (values := table.rows[line].numbers[key])
+            }
+            if sign and len(set(means.values())) > 1:  # equal as they are shown: none is the best
+                marked |= {(line, first + place) for line, mean in means.items() if mean == max(means.values())}
+    return frozenset(marked)
 
 
 def study_csv(table: StudyTable) -> str:

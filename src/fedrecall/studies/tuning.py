@@ -8,20 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedrecall.recipe.files import Tree
-from fedrecall.runs.reader import RunRecord
 from fedrecall.studies.cells import Cell
-
-
-def last_validation(record: RunRecord) -> float | None:
-    """Return the mean validation accuracy over the evaluated rounds in the run's window of last rounds."""
-    rounds, values = record.curve("val_accuracy")
-    last = values[rounds > record.rounds_done - window_of(record)] if len(rounds) else values
-    return float(last.mean()) if len(last) else None
-
-
-def window_of(record: RunRecord) -> int:
-    """Return the number of last rounds to average: that of the test accuracy, so that both use the same rounds."""
-    return int(record.summary.get("final_accuracy_rounds") or 1)
 
 
 def choose_by_validation(

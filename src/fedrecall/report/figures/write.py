@@ -15,46 +15,43 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedrecall.errors import InputError
+from fedrecall.errors import InputError, nearest
 from fedrecall.measure.metrics import metric_of
 from fedrecall.report.ablation import Ablation, ablations
 from fedrecall.report.comparison import Method
-from fedrecall.report.curves import curve
+from fedrecall.report.curves import curve, measured_metrics
 from fedrecall.report.figures.heatmaps import draw_heatmaps, probed_rounds
+from fedrecall.report.figures.options import DEFAULT, FONT, Band, FigureOptions, ShownFigure
 from fedrecall.report.figures.shares import draw_shares
 from fedrecall.report.line_styles import LineStyle
 from fedrecall.report.wording import figure_text
 from fedrecall.storage.atomic_files import replace_file
 
 FORMATS = ("png", "svg", "pdf")
-DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "svg.fonttype": "none",  # keep text as text
-    "pdf.fonttype": 42,
-    "savefig.dpi": 200,
-    "svg.hashsalt": "fedrecall",  # equal runs give equal files
+BANDS: dict[Band, str] = {
+    "deviation": "one standard deviation",
+    "interval": "its 95 % interval",
+    "range": "the range",
 }
+AXIS_TITLES = {"val_accuracy": "validation accuracy", "test_accuracy": "test accuracy"}
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 
 def write_figures(
-    methods: list[Method], folder: Path, rounds: tuple[int, ...] = (), names: Sequence[str] | None = None
+    methods: list[Method],
+    folder: Path,
+    rounds: tuple[int, ...] = (),
+    names: Sequence[str] | None = None,
+    options: FigureOptions = DEFAULT,
 ) -> list[Path]:
     """Draw all figures, or only those in `names`; `rounds` are those of the matrices (default: last probed)."""
-    with rc_context(STYLE):
-        drawn = figures(methods, rounds)
+    with rc_context(options.style):
+        drawn = figures(options.choose(methods), rounds, options)
         wanted = drawn if names is None else {name: drawn[name] for name in names if name in drawn}
         return [path for name, figure in wanted.items() for path in _saved(figure, folder, name)]
 
 
-def figures(methods: list[Method], rounds: tuple[int, ...] = ()) -> dict[str, Figure]:
+def figures(methods: list[Method], rounds: tuple[int, ...] = (), options: FigureOptions = DEFAULT) -> dict[str, Figure]:
     """Return the figures by file name; raise an `InputError` if one of `rounds` was not probed."""
     known = probed_rounds(methods)
     for wanted in rounds:
@@ -62,13 +59,33 @@ def figures(methods: list[Method], rounds: tuple[int, ...] = ()) -> dict[str, Fi
             there = ", ".join(map(str, known)) or "none"
             raise InputError(f"round {wanted} was not probed in these runs; probed rounds: {there}")
     found = {f"forgetting-round-{t:05d}": draw_heatmaps(methods, t) for t in rounds or known[-1:]}
-    found["forgetting"] = draw_curves(methods, ("forgetting", "learned"), ("forgetting", "learned"))
-    accuracy = "val_accuracy" if any(curve(method, "val_accuracy") for method in methods) else "test_accuracy"
-    words = {"val_accuracy": "accuracy on validation data", "test_accuracy": "test accuracy"}
-    found["convergence"] = draw_curves(methods, (accuracy,), (words[accuracy],))
     found["class-shares"] = draw_shares(methods)
-    found |= {f"accuracy-{ablation.name}": draw_ablation(ablation) for ablation in ablations(methods)}
+    for figure in found.values():
+        if figure is not None:
+            options.resize(figure)
+    found["forgetting"] = draw_curves(methods, ("forgetting", "learned"), options)
+    found["convergence"] = draw_curves(methods, (accuracy_key(methods),), options)
+    found |= {f"accuracy-{ablation.name}": draw_ablation(ablation, options) for ablation in ablations(methods)}
     return {name: figure for name, figure in found.items() if figure is not None}
+
+
+def accuracy_key(methods: Sequence[Method]) -> str:
+    """Return the metric of convergence: accuracy on validation data or, if there are none, on test data."""
+    return "val_accuracy" if any(curve(method, "val_accuracy") for method in methods) else "test_accuracy"
+
+
+def plot(methods: list[Method], metrics: Sequence[str] = (), options: FigureOptions = DEFAULT) -> ShownFigure:
+    """Return a figure of metrics over the rounds, by default of the accuracy."""
+    shown = options.choose(methods)
+    known = measured_metrics(shown)
+    for key in metrics:
+        if key not in known:
+            raise InputError(f"there is no metric {key!r} in these runs; {nearest(key, known)}")
+    with rc_context(options.style):
+        figure = draw_curves(shown, tuple(metrics) or (accuracy_key(shown),), options)
+    if figure is None:
+        raise InputError("there is no finished round yet: there is nothing to plot")
+    return figure
 
 
 def _saved(figure: Figure, folder: Path, name: str) -> list[Path]:
@@ -85,25 +102,26 @@ def _saved(figure: Figure, folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def draw_curves(methods: list[Method], keys: tuple[str, ...], titles: tuple[str, ...]) -> Figure | None:
-    """Draw metrics over the rounds side by side, a line per method, with a band of one standard deviation."""
+def draw_curves(methods: list[Method], keys: tuple[str, ...], options: FigureOptions = DEFAULT) -> ShownFigure | None:
+    """Draw metrics over the rounds side by side, a line per method, with a band over the seeds."""
     if not any(curve(method, keys[0]) for method in methods):
         return None
     legend_rows = -(-len(methods) // 2)
-    figure = Figure(figsize=(6.4 if len(keys) == 1 else 8.2, 3.0 + 0.2 * legend_rows), layout="constrained")
-    for axes, key, title in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, titles):
+    width = 6.4 if len(keys) == 1 else 4.1 * len(keys)
+    figure = options.new_figure(width, 3.0 + 0.2 * legend_rows * options.font_size / FONT)
+    for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys):
         for method in methods:
-            _draw_line(axes, method, key)
+            _draw_line(axes, method, key, options.band)
         axes.set_xlabel("round")
-        axes.set_ylabel(metric_of(key).heading(title))
+        axes.set_ylabel(metric_of(key).heading(AXIS_TITLES.get(key, key.replace("_", " "))))
         if key in ("forgetting", "learned"):
             axes.axhline(0, color="black", lw=0.8, zorder=1)
-    _legend(figure, _band(methods))
+    _legend(figure, options, _band_title(methods, options.band))
     return figure
 
 
-def _draw_line(axes: Axes, method: Method, key: str) -> None:
-    found, factor = curve(method, key), metric_of(key).factor
+def _draw_line(axes: Axes, method: Method, key: str, band: Band) -> None:
+    found, factor = curve(method, key, band), metric_of(key).factor
     if found is None:
         return
     look = method.look
@@ -125,34 +143,41 @@ def _line_style(look: LineStyle, label: str) -> dict[str, Any]:
         "color": look.colour,
         "ls": DASHES[look.dash],
         "lw": 1.6,
-        "marker": MARKERS[look.number % len(MARKERS)],
+        "marker": look.marker,
+        "markerfacecolor": "white" if look.hollow else look.colour,
     }
 
 
-def _band(methods: list[Method]) -> str:
+def _band_title(methods: list[Method], band: Band) -> str:
     counts = sorted({len(method.runs) for method in methods})
-    return f"mean, and one standard deviation over {'/'.join(map(str, counts))} seeds" if counts != [1] else ""
+    if counts == [1]:
+        return ""
+    seeds = f"{'/'.join(map(str, counts))} seeds"
+    return f"mean over {seeds}" if band == "none" else f"mean, and {BANDS[band]} over {seeds}"
 
 
-def _legend(figure: Figure, title: str = "") -> None:
+def _legend(figure: Figure, options: FigureOptions, title: str = "") -> None:
     """Draw the legend below, in as many columns as fit."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     if len(names) < 2 and not title:
         return
-    room = figure.get_figwidth() / (0.6 + 0.07 * max(map(len, names)))  # inches: the line sample, then the letters
+    # Inches: the line sample, then the letters.
+    room = figure.get_figwidth() / ((0.6 + 0.07 * max(map(len, names))) * options.font_size / FONT)
     columns = max(1, min(len(names), int(room), 3))
     figure.legend(handles, names, loc="outside lower center", ncols=columns, title=title or None)
 
 
-def draw_ablation(ablation: Ablation) -> Figure:
-    """Draw final accuracy against one setting, with one standard deviation over seeds."""
-    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+def draw_ablation(ablation: Ablation, options: FigureOptions = DEFAULT) -> Figure:
+    """Draw final accuracy against one setting, with a bar over the seeds."""
+    figure = options.new_figure(5.2, 3.6)
     axes = figure.subplots()
     for series in ablation.series:
+        bars = [series.bar(at, options.band) for at in range(len(series.x))]
+        known = [bar for bar in bars if bar is not None]
         axes.errorbar(
             series.x,
             100 * np.array(series.mean),
-            yerr=[100 * (deviation or 0) for deviation in series.sd] if any(series.sd) else None,
+            yerr=100 * np.array([bar or (0.0, 0.0) for bar in bars]).T if any(map(any, known)) else None,
             **_line_style(series.method.look, series.label),
             markersize=5,
             capsize=3,
@@ -166,5 +191,5 @@ def draw_ablation(ablation: Ablation) -> Figure:
     axes.set_ylabel("final accuracy, %")
     if np.ptp([x for series in ablation.series for x in series.mean]) < 1e-3:
         axes.margins(y=0.5)  # do not magnify a difference in the fourth digit
-    _legend(figure)
+    _legend(figure, options)
     return figure
