@@ -29,7 +29,7 @@ from fedrecall.storage.atomic_files import (
     delete_file,
     explain_write_errors,
     remove_leftovers,
-    replace_file,
+    write_bytes,
     write_text,
 )
 from fedrecall.storage.safe_parsing import json_value, regular_file
@@ -70,19 +70,11 @@ def save(folder: Path, point: Checkpoint) -> None:
     with explain_write_errors(path):
         folder.mkdir(exist_ok=True)
     content = save_tensors(tensors)
-    with replace_file(path) as beside:
-        beside.write_bytes(content)
+    write_bytes(path, content)
+    noted = ("round", "fedrecall", "recipe_sha256", "recipe", "records", "device")
+    note = {key: getattr(point, key) for key in noted}
     try:
-        note = {
-            "round": point.round,
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "fedrecall": point.fedrecall,
-            "recipe_sha256": point.recipe_sha256,
-            "recipe": point.recipe,
-            "records": point.records,
-            "device": point.device,
-        }
-        write_note(note_path, note)
+        write_note(note_path, {**note, "sha256": hashlib.sha256(content).hexdigest()})
     except BaseException:  # without its note the file is useless
         with contextlib.suppress(OSError):
             path.unlink()
@@ -140,8 +132,8 @@ def read(note_path: Path) -> Checkpoint:
         reason = str(error) if isinstance(error, InputError) else type(error).__name__
         raise InputError(f"the checkpoint {str(path)!r} is damaged: {reason}") from None
     del note["sha256"]
-    state: dict[str, Any] = {**groups, "versions": versions}
-    return Checkpoint(**note, **state)
+    server, buffers, best = groups.values()
+    return Checkpoint(**note, server=server, buffers=buffers, best=best, versions=versions)
 
 
 def read_note(path: Path) -> dict[str, Any]:
@@ -178,20 +170,19 @@ def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint |
 
 def drop_after(folder: Path, round: int) -> list[Checkpoint]:
     """Delete later, damaged and partial checkpoints; return the last two that remain, oldest first."""
-    kept = []
+    intact = []
     for note_path in notes(folder):
-        try:
+        point = None
+        with contextlib.suppress(InputError):
             point = read(note_path)
-        except InputError:
-            point = None
         if point is None or point.round > round:
             delete(note_path)
         else:
-            kept.append(point)
-    while len(kept) > KEPT:  # a process was killed before it deleted the oldest
-        delete(note_of(folder, kept.pop(0).round))
+            intact.append(point)
+    while len(intact) > KEPT:  # a process was killed before it deleted the oldest
+        delete(note_of(folder, intact.pop(0).round))
     for path in folder.glob("round-*.safetensors"):  # left by a process killed before it wrote the note
         if not path.with_suffix(".json").exists():
             delete_file(path, folder.parent)
     remove_leftovers(folder, folder.parent)
-    return kept
+    return intact

@@ -39,16 +39,14 @@ LATER = [
 
 def identity(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a recipe's tree that decides the result."""
-    kept = {key: value for key, value in tree.items() if key not in EXECUTION}
-    if not kept.get("updates"):  # older runs lack the key
-        kept.pop("updates", None)
-    for later in LATER:
-        section = kept.get(later.section)
-        if not isinstance(section, Mapping) or section.get("name") != later.name:
-            continue
-        if section.get(later.key) == later.value:
-            kept[later.section] = {key: value for key, value in section.items() if key != later.key}
-    return kept
+    deciding = {key: value for key, value in tree.items() if key not in EXECUTION}
+    if not deciding.get("updates"):  # older runs lack the key
+        deciding.pop("updates", None)
+    for section, implied, value, name in LATER:
+        keys = deciding.get(section)
+        if isinstance(keys, Mapping) and keys.get("name") == name and keys.get(implied) == value:
+            deciding[section] = {key: keys[key] for key in keys if key != implied}
+    return deciding
 
 
 def round_identity(tree: Mapping[str, Any]) -> dict[str, Any]:
