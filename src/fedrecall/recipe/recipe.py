@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
@@ -31,7 +31,6 @@ from fedrecall.recipe.settings import (
     Local,
     Settings,
     Stop,
-    exclusive,
     name_or_group,
 )
 from fedrecall.runs.identity import MOST_TESTED, digest_of, hash_of, round_identity
@@ -58,6 +57,9 @@ def component_list(section: Section[Any]) -> Callable[[object], object]:
 
 class Recipe(Settings):
     """All settings of a run: those that decide its result, and where it runs."""
+
+    exclusive: ClassVar[tuple[str, ...]] = ("participation", "clients_per_round")
+    if_neither: ClassVar[Any] = 0.1
 
     data: Named = Field(default={"name": "cifar10"}, description="the data set")
     partition: Named = Field(default={"name": "dirichlet"}, description="who has which of its samples")
@@ -108,11 +110,8 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _resolve(self) -> Recipe:
-        exclusive(self, "participation", "clients_per_round")
         if isinstance(self.participation, Mapping):
             self._resolve_participation(self.participation)
-        if self.participation is None and self.clients_per_round is None:
-            object.__setattr__(self, "participation", 0.1)
         self.local.check_rates(self.rounds)
         if self.evaluation.test_last is None and self.tested_rounds == MOST_TESTED:
             object.__setattr__(self, "evaluation", self.evaluation.model_copy(update={"test_last": MOST_TESTED}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -34,6 +34,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     section: ClassVar[str] = ""
+    exclusive: ClassVar[tuple[str, ...]] = ()  # two keys that exclude each other
+    if_neither: ClassVar[Any] = None  # the value of the first of them if neither is given
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -44,6 +46,16 @@ class Settings(BaseModel):
                 # From a user's module, which was imported to check its options.
                 raise inner from None
             raise InputError(sentence(error, type(self))) from None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        given = [key for key in self.exclusive if getattr(self, key) is not None]
+        if len(given) == 2:
+            first, second = (f"{self.section}.{key}".removeprefix(".") for key in given)
+            raise InputError(f"{first} and {second} are both given; they exclude each other")
+        if self.exclusive and not given:
+            object.__setattr__(self, self.exclusive[0], self.if_neither)
+        return self
 
     @classmethod
     def nearest_key(cls, key: str) -> str:
@@ -66,13 +78,6 @@ def sentence(error: ValidationError, group: type[Settings]) -> str:
         return f"the key {key!r} is missing"
     same_key = [other for other in error.errors() if other["loc"][:1] == first["loc"][:1]]
     return f"{key} is {short_repr(first['input'])}; {expectation(*same_key)}"
-
-
-def exclusive(group: Settings, first: str, second: str) -> None:
-    """Raise an `InputError` if both keys are given."""
-    if getattr(group, first) is not None and getattr(group, second) is not None:
-        dot = f"{group.section}." if group.section else ""
-        raise InputError(f"{dot}{first} and {dot}{second} are both given; they exclude each other")
 
 
 def name_or_group(value: object) -> object:
@@ -139,6 +144,8 @@ class Local(Settings):
     """How a client trains."""
 
     section: ClassVar[str] = "local"
+    exclusive: ClassVar[tuple[str, ...]] = ("epochs", "steps")
+    if_neither: ClassVar[Any] = 3
     epochs: Positive | None = Field(
         default=None, description="passes over the client's training data in a round (3 unless `steps` is given)"
     )
@@ -176,13 +183,6 @@ class Local(Settings):
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] = Field(
         default=1, description="torch threads per client; part of the bits"
     )
-
-    @model_validator(mode="after")
-    def _epochs_or_steps(self) -> Local:
-        exclusive(self, "epochs", "steps")
-        if self.epochs is None and self.steps is None:
-            object.__setattr__(self, "epochs", 3)
-        return self
 
     def create_optimiser(self) -> Optimiser:
         """Return the optimiser with the momentum and the weight decay of this section."""
@@ -250,19 +250,14 @@ class Forgetting(Settings):
     """When forgetting is measured, and on whose data."""
 
     section: ClassVar[str] = "forgetting"
+    exclusive: ClassVar[tuple[str, ...]] = ("every", "rounds")
+    if_neither: ClassVar[Any] = 0
     every: Whole | None = Field(default=None, description="rounds N, 2N, ...; 0: never (unless `rounds` is given)")
     rounds: tuple[Positive, ...] | None = Field(default=None, description="or: these rounds, counted from 1")
     sample: Positive | None = Field(
         default=None,
         description="on the data of so many clients, drawn by the seed, with a standard error; default: of all",
     )
-
-    @model_validator(mode="after")
-    def _every_or_rounds(self) -> Forgetting:
-        exclusive(self, "every", "rounds")
-        if self.every is None and self.rounds is None:
-            object.__setattr__(self, "every", 0)
-        return self
 
     def due(self, round: int) -> bool:
         if self.rounds is not None:
@@ -287,18 +282,13 @@ class CheckpointTimes(Settings):
     """When the state of the run is saved."""
 
     section: ClassVar[str] = "checkpoint"
+    exclusive: ClassVar[tuple[str, ...]] = ("seconds", "every")
+    if_neither: ClassVar[Any] = 60.0
     seconds: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
         description="seconds between checkpoints (60 unless `every` is given); the last round always is",
     )
     every: Positive | None = Field(default=None, description="or: rounds between checkpoints")
-
-    @model_validator(mode="after")
-    def _seconds_or_every(self) -> CheckpointTimes:
-        exclusive(self, "seconds", "every")
-        if self.seconds is None and self.every is None:
-            object.__setattr__(self, "seconds", 60.0)
-        return self
 
     def due(self, round: int, seconds_since: float) -> bool:
         return round % self.every == 0 if self.every else seconds_since >= (self.seconds or 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,15 +155,21 @@ def newest_note(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest checkpoint that is intact, client states included, and the errors of later ones."""
+def newest(
+    folder: Path, states: StateFiles | None = None, before: float = math.inf
+) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest intact checkpoint of a round before this one, and the errors of later ones.
+
+    With `states` the client states that belong to it must be intact, too.
+    """
     wrong: list[str] = []
     for note_path in reversed(notes(folder)):
         try:
             point = read(note_path)
             if states is not None:
                 states.check(point.versions)
-            return point, wrong
+            if point.round < before:
+                return point, wrong
         except InputError as error:
             wrong.append(str(error))
     return None, wrong
