@@ -42,9 +42,8 @@ def starting_point(
         refuse_other_engine(point, experiment)
         refuse_other_data(path, experiment)
     refuse_other_model(point, experiment)
-    if point.round >= recipe.rounds and (
-        point.round > recipe.rounds or (finished_summary(path) or {}).get("rounds_done") == point.round
-    ):
+    completed = (finished_summary(path) or {}).get("rounds_done") == point.round
+    if point.round > recipe.rounds or (point.round == recipe.rounds and completed):
         raise InputError(f"the run in {str(path)!r} has all its {recipe.rounds} rounds; rounds=N makes it longer")
     if recipe.rounds != point.recipe.get("rounds") and recipe.local.schedule.name == "cosine":
         notes.append("the rate follows a cosine over all rounds: a run of this length from the start would differ")
