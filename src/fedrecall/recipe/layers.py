@@ -40,17 +40,15 @@ def merged(layers: Iterable[Tree]) -> Tree:
 
 def with_preset(layers: Sequence[Tree]) -> list[Tree]:
     """Return the layers with the preset that the highest of them names, inserted right below that layer."""
-    named = [place for place, layer in enumerate(layers) if "preset" in layer]
     plain = [{key: value for key, value in layer.items() if key != "preset"} for layer in layers]
-    for place in named:
-        preset = layers[place]["preset"]
-        if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
-            raise InputError(f"preset is {short_repr(preset)}, which is not known; {nearest(str(preset), PRESETS)}")
-    if not named:
-        return plain
-    preset = layers[named[-1]]["preset"]
+    highest, preset = 0, None
+    for place, layer in enumerate(layers):
+        if "preset" in layer:
+            highest, preset = place, layer["preset"]
+            if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
+                raise InputError(f"preset is {short_repr(preset)}, which is not known; {nearest(str(preset), PRESETS)}")
     switches = PRESETS[preset](merged(plain)) if preset is not None else {}
-    return [*plain[: named[-1]], switches, *plain[named[-1] :]]
+    return [*plain[:highest], switches, *plain[highest:]]
 
 
 def from_words(words: Iterable[str]) -> Tree:
