@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from sentences import check_one_sentence
 
 ARRAYS: dict[str, Any] = {
     "x_train": np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32),
@@ -186,12 +187,7 @@ NPZ: list[Any] = [
     ("strings", arrays(x_train=np.full((12, 5), "a")), "my.npz: x_train: it is of type <U1; numbers were"),
     ("another shape", arrays(x_test=np.ones((6, 4), np.float32)), "but one of x_test is float32 of shape (4,)"),
     ("no ids", arrays(), "this data set has no client ids", "partition=natural"),
-    (
-        "too few ids",
-        arrays(ids=np.arange(3)),
-        "my.npz: x_train has 12 samples, but ids has 3",
-        "partition=natural",
-    ),
+    ("too few ids", arrays(ids=np.arange(3)), "x_train has 12 samples, but ids has 3", "partition=natural"),
     ("empty clients", arrays(), "partition.clients is 13 but there are only 12", "partition.clients=13"),
     ("no text", arrays(class_names=np.array(["a", "b", "\ud800"])), r"class name '\ud800' is not valid text"),
 ]
@@ -273,26 +269,18 @@ def run(fedrecall: Callable[..., Any], words: list[str]) -> Any:
     return fedrecall("run", "demo", *small, *words, "--engine", "serial", "--data", ".", "--quiet")
 
 
-def check_one_sentence(finished: Any, named: str) -> None:
-    assert finished.code == 2
-    assert finished.out == ""
-    assert finished.err.startswith("fedrecall: error: ")
-    assert finished.err.endswith("\n")
-    assert finished.err[:-1].isprintable()  # no other line, and nothing that a terminal obeys
-    assert named in finished.err
-    assert not Path("runs").exists()
-
-
 @pytest.mark.parametrize(("make", "words", "named"), CASES)
 def test_a_bad_file_is_one_sentence(fedrecall: Any, make: Make, words: list[str], named: str) -> None:
     make()
     check_one_sentence(run(fedrecall, words), named)
+    assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize("name", ONE_CLASS)
 def test_one_class_is_refused(fedrecall: Any, name: str) -> None:
     ONE_CLASS[name]()
     check_one_sentence(run(fedrecall, [f"data={name}", *WORDS[name][0]]), "one class")
+    assert not Path("runs").exists()
 
 
 def test_a_file_with_an_odd_name_is_one_sentence(fedrecall: Any) -> None:
@@ -300,6 +288,7 @@ def test_a_file_with_an_odd_name_is_one_sentence(fedrecall: Any) -> None:
     Path(odd).write_text("x")
     Path("odd.yaml").write_text(json.dumps({"data": {"name": "npz", "path": odd}}))
     check_one_sentence(fedrecall("run", "odd.yaml", "--engine", "serial"), "[red]<b>")
+    assert not Path("runs").exists()
 
 
 def test_there_are_at_least_forty() -> None:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from sentences import check_one_sentence
 
 LONG = "x" * 300  # more than a file's name may have
 NO_TEXT = os.fsdecode(b"a\xffb")
@@ -93,16 +94,15 @@ WORDS = [
 ]
 
 # text of a recipe file, and what the sentence must name
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi")
-)
+PAIRS = list(zip("abcdefgh", "bcdefghi"))
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in PAIRS)
+MERGE_BOMB = "a: &a {x: 1}\n" + "".join(f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}], {b}: 1}}\n" for a, b in PAIRS)
 ODD = 'it\'s "odd"\n[red]<b>&</script>'  # quotes, a new line, and markup of the terminal and of a page
+ANCHOR = "it has the anchor or alias 'a'; write the value out in each place\n"
 FILES: list[tuple[str | bytes, str]] = [
     (b"rounds: \xff\xfe", "the recipe 'bad.yaml': it is not YAML: it is not text in UTF-8\n"),
     (b"#" * 100_000_000, "the recipe 'bad.yaml': it has more than 131072 characters\n"),
-    (BOMB, "it has the anchor or alias 'a'; write the value out in each place\n"),
-    ("rounds: *a", "it has the anchor or alias 'a'; write the value out in each place\n"),
-    ("rounds: &a [*a]", "it has the anchor or alias 'a'; write the value out in each place\n"),
+    *((text, ANCHOR) for text in (BOMB, MERGE_BOMB, "rounds: *a", "rounds: &a [*a]")),
     ("local: {<<: {lr: 1}}", "it has a value of the type 'merge'; quote it, if it is a word\n"),
     ("rounds: " + "[" * 400 + "]" * 400, "the recipe 'bad.yaml': it is nested more than 30 deep\n"),
     ("rounds: " + "[" * 100_000, "the recipe 'bad.yaml': it is nested more than 30 deep\n"),
@@ -138,14 +138,6 @@ def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def check_one_sentence(finished, named: str) -> None:
-    assert finished.code == 2
-    assert finished.out == ""
-    assert finished.err.startswith("fedrecall: error: ")
-    assert finished.err[:-1].isprintable()  # no other line, and nothing that a terminal obeys
-    assert named in finished.err
 
 
 @pytest.mark.parametrize(

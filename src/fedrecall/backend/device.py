@@ -58,11 +58,9 @@ class Device:
         return "" if self.is_cpu else " ".join(filter(None, words))
 
     def put(self, tensors: Tensors) -> Tensors:
-        """Return the tensors on this device."""
         return tensors if self.is_cpu else {name: tensor.to(self.torch) for name, tensor in tensors.items()}
 
     def home(self, tensors: Tensors) -> Tensors:
-        """Return the tensors on the CPU."""
         return tensors if self.is_cpu else {name: tensor.cpu() for name, tensor in tensors.items()}
 
     def memory(self) -> tuple[int, int] | None:

@@ -118,7 +118,6 @@ class Section(Generic[Component]):
         return {key: option for key, option in parameters(maker).items() if key not in self.supplied}
 
     def option_names(self) -> set[str]:
-        """Return the option names of all listed components."""
         return {key for maker in self.listing.values() for key in self.options(maker)}
 
     def _split(self, tree: Any) -> tuple[str, dict[str, Any]]:
@@ -240,7 +239,6 @@ def parameters(target: Callable[..., Any]) -> Parameters:
 
 
 def required(target: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters that have no default."""
     known = signature(target).parameters.values()
     return [p.name for p in known if p.default is p.empty and p.kind not in VARIADIC]
 

@@ -28,7 +28,6 @@ def export_clients(federation: Federation, folder: Path) -> list[Path]:
 
 
 def arrays_of(federation: Federation, client: int) -> dict[str, np.ndarray]:
-    """Return a client's own samples and labels."""
     train, validation = federation.train_indices(client), federation.validation_indices(client)
     x, y = federation.train.x, federation.train.y
     rows = {"x_train": x[train], "y_train": y[train]}

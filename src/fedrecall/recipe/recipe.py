@@ -149,7 +149,6 @@ class Recipe(Settings):
         return sections[section].create(getattr(self, section), **supplied)
 
     def create_participation(self) -> Participation:
-        """Return the participation, which chooses the clients of a round."""
         if isinstance(self.participation, Mapping):
             return PARTICIPATION.create(self.participation)
         if self.clients_per_round is not None:
@@ -158,11 +157,9 @@ class Recipe(Settings):
         return UniformSampling(self.participation)
 
     def create_stages(self) -> tuple[Stage, ...]:
-        """Return the stages that updates go through."""
         return tuple(map(STAGE.create, self.updates))
 
     def evaluates(self, round: int) -> bool:
-        """Whether this round is evaluated."""
         return round % self.evaluation.every == 0 or round == self.rounds
 
     @property

@@ -120,11 +120,6 @@ class StateTable:
             self.discard(client, version)
         self._superseded = {}
 
-    def commit(self, accepted: Mapping[int, int]) -> None:
-        """Propose and settle versions."""
-        self.propose(accepted)
-        self.settle()
-
     def roll_back(self) -> None:
         """Undo a stopped round: make the previous versions current again."""
         self.versions.update(self._superseded)

@@ -77,7 +77,6 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """Open the folder of an existing run."""
         refuse_unwritable_name(path)
         if not (path / files.RECIPE).is_file():
             raise InputError(f"{str(path)!r} is not a run's folder: it has no {files.RECIPE}")

@@ -54,12 +54,10 @@ class RunRecord:
 
     @cached_property
     def metrics(self) -> list[Tree]:
-        """The line of each round."""
         return self._lines(files.METRICS, schema.RoundLine)
 
     @cached_property
     def card(self) -> Tree:
-        """The card of the partition."""
         return without_nulls(read_tree(self.path / files.CARD, json_value, schema.CARD_KEYS) or {})
 
     @cached_property
@@ -144,7 +142,6 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether the folder holds a run."""
     return (path / files.RECIPE).is_file()
 
 

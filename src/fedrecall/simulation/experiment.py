@@ -164,7 +164,6 @@ def job_of(recipe: Recipe, federation: Federation, parts: Parts | None = None) -
 
 
 def trackers_of(recipe: Recipe) -> list[Watcher]:
-    """Return the watchers that a recipe names."""
     made = [TRACKER.create(tree) for tree in recipe.trackers]
     for tree, tracker in zip(recipe.trackers, made):
         if not isinstance(tracker, Watcher):

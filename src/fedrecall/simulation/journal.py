@@ -46,7 +46,6 @@ class Journal:
         self._live = live
 
     def record(self, live: LiveRound) -> None:
-        """Write a completed round."""
         self.end()
         if live.matrices is not None:
             self.folder.save_forgetting(live.number, live.matrices)
