@@ -182,12 +182,8 @@ FORCED: dict[str, tuple[Callable[[], None], tuple[str, ...], str]] = {
     "lines": (edit("metrics.jsonl", "0.", "1."), RESUME, "--force goes on all the same"),
     "no whole checkpoint": (flip_checkpoints, RESUME, AGAIN),
     "no checkpoint": (lose_checkpoints, RESUME, AGAIN),
-    "another beginning": (
-        another_recipe_and_no_checkpoint,
-        RESUME,
-        "--force starts the run again from its beginning",
-    ),
-    "another recipe": (other_recipe, RESUME, "--force goes on all the same"),
+    "another beginning": (another_recipe_and_no_checkpoint, RESUME, AGAIN),
+    "another recipe": (other_recipe, RESUME, "local.lr was 0.1 and is 0.2; --force goes on all the same"),
     "other data": (other_data, RESUME, "--force goes on all the same"),
     "other clients": (edit_card, RESUME, "--force goes on all the same"),
     "a replay of another recipe": (other_recipe, REPLAY, "--force replays all the same"),
@@ -210,7 +206,7 @@ def test_force_does_what_is_said_of_it(fedrecall: Any, what: str) -> None:
 def test_force_goes_on_with_another_version(fedrecall: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run(fedrecall)
     monkeypatch.setattr("fedrecall.simulation.resume.__version__", "99.0")
-    refusal(fedrecall(*RESUME), "--force goes on all the same")
+    refusal(fedrecall(*RESUME), "and this is 99.0: its rounds may differ; --force goes on all the same")
     assert fedrecall(*RESUME, "--force").code == 0
 
 
