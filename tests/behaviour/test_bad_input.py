@@ -141,9 +141,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
-    WORDS,
-    ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
+    ("words", "named"), WORDS, ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else ""
 )
 def test_bad_words_are_one_sentence(fedrecall, tmp_path, words, named) -> None:
     before = contents(tmp_path)

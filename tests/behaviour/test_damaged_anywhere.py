@@ -89,14 +89,7 @@ def result(done: Any, command: str) -> dict[str, Any]:
         return {"out": done.out}
     if command.startswith("report"):
         return {"page": Path("it/report.html").read_bytes()}
-    numbers = [
-        "metrics.jsonl",
-        "clients.jsonl",
-        "model.safetensors",
-        "partition.npz",
-        "partition.json",
-        "recipe.yaml",
-    ]
+    numbers = ["metrics.jsonl", "clients.jsonl", "model.safetensors", "partition.npz", "partition.json", "recipe.yaml"]
     paths = [Path("it", name) for name in numbers]
     paths += [*Path("it/clients").rglob("*.safetensors"), *Path("it/checkpoints").glob("*.safetensors")]
     return {str(path): path.read_bytes() for path in paths}

@@ -273,11 +273,7 @@ def test_a_damaged_or_hostile_file_of_a_run_is_one_sentence(fedrecall: Any, what
 
 
 STATES = "the state of client"
-NOTED = [
-    ("round", 2),
-    ("recipe", {"rounds": 1}),
-    *((key, HEX) for key in ("fedrecall", "recipe_sha256", "sha256")),
-]
+NOTED = [("round", 2), ("recipe", {"rounds": 1}), *((key, HEX) for key in ("fedrecall", "recipe_sha256", "sha256"))]
 NOTE = f"the checkpoint '{NEWEST}.safetensors' is damaged: "
 
 # What is wrong: how it is made, the round after which a resume goes on, and what it says.

@@ -29,14 +29,7 @@ from fedrecall.client.batches import LocalPlan
 from fedrecall.client.predictions import Predictions
 from fedrecall.client.sums import UpdateGeometry
 from fedrecall.measure import evaluator as evaluation
-from fedrecall.measure.metrics import (
-    METRICS,
-    SUMMARY,
-    calibration_error,
-    client_metrics,
-    metric_of,
-    pooled_metrics,
-)
+from fedrecall.measure.metrics import METRICS, SUMMARY, calibration_error, client_metrics, metric_of, pooled_metrics
 from fedrecall.measure.training_cost import Operations
 from fedrecall.simulation.summary import to_target
 

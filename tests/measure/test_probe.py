@@ -205,10 +205,7 @@ def test_after_aggregation_is_the_new_global_model(tmp_path: Path) -> None:
 
 
 def test_with_batch_norm_f_is_also_that_of_the_weights_alone(tmp_path: Path) -> None:
-    federation, normed = (
-        six_clients(),
-        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)),
-    )
+    federation, normed = (six_clients(), nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)))
     start = {name: tensor.clone() for name, tensor in normed.state_dict().items()}
     # A rate and a momentum of the statistics at which both matter.
     normed[1].momentum = 0.9

@@ -246,8 +246,7 @@ def test_the_last_accuracies_are_those_of_the_saved_model_and_the_final_one_is_t
 
 
 @pytest.mark.parametrize(
-    ("rounds", "test_last", "expected"),
-    [(2, None, 1), (20, None, 2), (21, None, 3), (2, 100, 1), (4, 3, 3), (4, 4, 4)],
+    ("rounds", "test_last", "expected"), [(2, None, 1), (20, None, 2), (21, None, 3), (2, 100, 1), (4, 3, 3), (4, 4, 4)]
 )
 def test_the_final_accuracy_is_over_the_last_tenth_unless_said_otherwise(start, rounds, test_last, expected) -> None:
     given = {} if test_last is None else {"test_last": test_last}

@@ -86,8 +86,7 @@ class Recipe(Settings):
         description="its statistics: average (weighted by samples) | local (they stay with the client)",
     )
     bad_updates: BadUpdates = Field(
-        default="drop",
-        description="a client whose update is not finite: drop (the round goes on without it) | stop",
+        default="drop", description="a client whose update is not finite: drop (the round goes on without it) | stop"
     )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="when the global model is evaluated")
     forgetting: Forgetting = Field(default_factory=Forgetting, description="when forgetting is measured")
@@ -96,8 +95,7 @@ class Recipe(Settings):
     )
     stop: Stop = Field(default_factory=Stop, description="when the run has learned enough")
     keep: Keep = Field(
-        default="last",
-        description="the model of model.safetensors: of the last round | of the best, by stop.metric",
+        default="last", description="the model of model.safetensors: of the last round | of the best, by stop.metric"
     )
     init: str | None = Field(
         default=None, description="a .safetensors file with the weights to start from; default: drawn by the seed"

@@ -5,15 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fedrecall.config.options import LARGEST_REAL, JudgedPrior, Positive, Rate, Whole
 from fedrecall.errors import InputError, expectation, nearest, short_repr
@@ -153,8 +145,7 @@ class Local(Settings):
     batch_size: Positive = Field(default=64, description="samples in a step")
     lr: Rate = Field(default=0.01, description="the local learning rate")
     optimiser: Annotated[dict[str, Any], BeforeValidator(complete_optimiser)] = Field(
-        default={"name": "sgd"},
-        description="the local optimiser: sgd | module:name of your own",
+        default={"name": "sgd"}, description="the local optimiser: sgd | module:name of your own"
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0, description="of local SGD; it starts at zero every round"
@@ -223,8 +214,7 @@ class Evaluation(Settings):
 
     section: ClassVar[str] = "evaluation"
     every: Positive = Field(
-        default=10,
-        description="rounds between evaluations on the pooled validation data; the last round always is",
+        default=10, description="rounds between evaluations on the pooled validation data; the last round always is"
     )
     test_last: Whole | None = Field(
         default=None,
@@ -285,8 +275,7 @@ class CheckpointTimes(Settings):
     exclusive: ClassVar[tuple[str, ...]] = ("seconds", "every")
     if_neither: ClassVar[Any] = 60.0
     seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="seconds between checkpoints (60 unless `every` is given); the last round always is",
+        default=None, description="seconds between checkpoints (60 unless `every` is given); the last round always is"
     )
     every: Positive | None = Field(default=None, description="or: rounds between checkpoints")
 
@@ -304,8 +293,7 @@ class Execution(Settings):
         "same up to rounding | ray: in workers of a Ray cluster | auto: what fits, here",
     )
     workers: Positive | Literal["auto"] = Field(
-        default="auto",
-        description="worker processes; auto: as many as there are CPUs to use, or as fit on the cluster",
+        default="auto", description="worker processes; auto: as many as there are CPUs to use, or as fit on the cluster"
     )
     ray_address: Text | None = Field(
         default=None, description="ray: the cluster, as HOST:PORT or auto; default: Ray on this machine alone"
@@ -324,8 +312,7 @@ class Execution(Settings):
         default=1, description="processes: workers that share a device, if `workers` is auto"
     )
     deterministic: bool = Field(
-        default=True,
-        description="on a device: deterministic algorithms alone; an operation that has none is named",
+        default=True, description="on a device: deterministic algorithms alone; an operation that has none is named"
     )
     tf32: bool = Field(
         default=False, description="cuda: products and convolutions with inputs rounded to TF32, which is faster"

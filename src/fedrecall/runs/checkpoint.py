@@ -26,13 +26,7 @@ from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.jsonl import Lines
 from fedrecall.runs.records import NOTE_DIGEST, Noted, before_and_after, with_digest, without_digest
 from fedrecall.runs.schema import CheckpointNote, check
-from fedrecall.storage.atomic_files import (
-    delete_file,
-    explain_write_errors,
-    remove_leftovers,
-    write_bytes,
-    write_text,
-)
+from fedrecall.storage.atomic_files import delete_file, explain_write_errors, remove_leftovers, write_bytes, write_text
 from fedrecall.storage.safe_parsing import json_value, regular_file
 from fedrecall.version import __version__
 
