@@ -64,16 +64,13 @@ class RunFolder:
         """Create `parent/name`, or `parent/name-2`, -3, .. if that exists."""
         with explain_folder_errors(parent):
             parent.mkdir(parents=True, exist_ok=True)
-        number = 1
+        path, number = parent / name, 1
         while True:
-            path = parent / (name if number == 1 else f"{name}-{number}")
-            with explain_folder_errors(path):
-                try:
-                    path.mkdir()
-                except FileExistsError:
-                    number += 1
-                else:
-                    return cls(path)
+            with explain_folder_errors(path), contextlib.suppress(FileExistsError):
+                path.mkdir()
+                return cls(path)
+            number += 1
+            path = parent / f"{name}-{number}"
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
