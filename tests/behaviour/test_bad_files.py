@@ -256,12 +256,6 @@ ONE_CLASS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRECALL_DATA", raising=False)
-
-
 def run(fedrecall: Callable[..., Any], words: list[str]) -> Any:
     if not any(word.startswith("partition") for word in words):
         words = ["partition.clients=2", *words]

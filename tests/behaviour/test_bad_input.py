@@ -127,13 +127,10 @@ FILES: list[tuple[str | bytes, str]] = [
 
 
 @pytest.fixture(autouse=True)
-def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def what_is_taken(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "recipe.yaml").write_text("rounds: 1\n")
     (tmp_path / "file.txt").write_text("mine\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRECALL_DATA", raising=False)
-    return tmp_path
 
 
 def contents(folder: Path) -> dict[str, bytes]:

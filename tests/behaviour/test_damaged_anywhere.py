@@ -61,9 +61,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes] | None] = {
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedrecall: Any) -> None:
+def place(monkeypatch: pytest.MonkeyPatch, fedrecall: Any) -> None:
     """`finished` and `interrupted`, two runs of one recipe."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.fsync", lambda file: None)
     monkeypatch.setattr("plotly.offline.get_plotlyjs", str)
     np.savez("my.npz", **ARRAYS)

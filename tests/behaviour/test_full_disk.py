@@ -56,8 +56,7 @@ def room_again() -> Iterator[None]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
+def place(tmp_path: Path) -> Iterator[Path]:
     with room_again():
         yield tmp_path
 

@@ -110,9 +110,8 @@ words = st.one_of(
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path: Path) -> Path:
     (tmp_path / "sentinel").write_text("mine")
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

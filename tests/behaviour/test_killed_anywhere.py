@@ -43,8 +43,7 @@ LONGER = (*RESUME, "rounds=4")
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def place(monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).normal(size=(24, 4)).astype(np.float32)
     np.savez("my.npz", x_train=x, y_train=np.arange(24) % 3, x_test=x[:6], y_test=np.arange(6) % 3)
     Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))

@@ -19,12 +19,6 @@ SMALL = ["model=mlp", "model.hidden=[]", "rounds=1", "clients_per_round=2", "for
 ESCAPE = "\x1b[31m\x9b31m\r"  # what colours a terminal, in two ways, and goes back to the line's beginning
 
 
-@pytest.fixture(autouse=True)
-def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRECALL_DATA", raising=False)
-
-
 def in_a_folder_that_is_gone() -> None:
     Path("gone").mkdir()
     os.chdir("gone")

@@ -40,8 +40,6 @@ RUN = "it's my run"  # a folder's name that a shell must be told of
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRECALL_DATA", raising=False)
     monkeypatch.setenv("FEDRECALL_CACHE", str(tmp_path / "cache"))
     write_data(0)
     Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))

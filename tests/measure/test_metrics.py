@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -36,11 +35,6 @@ from fedrecall.simulation.summary import to_target
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(240, 6)).astype(np.float32), RANDOM.integers(0, 3, 240)
 TEST = (RANDOM.normal(size=(50, 6)).astype(np.float32), RANDOM.integers(0, 3, 50))
-
-
-@pytest.fixture(autouse=True)
-def files_below_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def twelve_clients(**options) -> Federation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -110,8 +109,7 @@ class Counting(FedAvg):
         return super().aggregate(server, sums, totals, population)
 
 
-def counted(algorithm: Counting, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+def counted(algorithm: Counting, folder: Path) -> Run:
     x, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2
     federation = Federation.from_arrays(x, y, partition=Iid(clients=6))
     settings = {"objective": CrossEntropy(), "rounds": 6, "clients_per_round": 2}
@@ -119,11 +117,11 @@ def counted(algorithm: Counting, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     return federate(torch.nn.Linear(3, 2), federation, algorithm=algorithm, out=folder / "run", **settings)
 
 
-def test_a_client_gets_its_state_back_when_it_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_gets_its_state_back_when_it_is_drawn_again(tmp_path: Path) -> None:
     algorithm = Counting()
     times = dict.fromkeys(range(6), 0)
     expected = []
-    for line in counted(algorithm, tmp_path, monkeypatch).metrics:
+    for line in counted(algorithm, tmp_path).metrics:
         for client in line["clients"]:
             times[client] += 1
         expected.append(sum(times[client] for client in line["clients"]))
@@ -131,14 +129,14 @@ def test_a_client_gets_its_state_back_when_it_is_drawn_again(tmp_path: Path, mon
     assert max(times.values()) > 1
 
 
-def test_clients_that_took_part_have_one_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = counted(Counting(), tmp_path, monkeypatch)
+def test_clients_that_took_part_have_one_file_each(tmp_path: Path) -> None:
+    run = counted(Counting(), tmp_path)
     last = {client: line["round"] for line in run.metrics for client in line["clients"]}
     expected = [f"client-{client:06d}-round-{t:06d}.safetensors" for client, t in sorted(last.items())]
     assert files(StateTable(StateFiles(run.path / "clients"))) == expected
 
 
-def test_an_algorithm_without_client_state_writes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_algorithm_without_client_state_writes_none(tmp_path: Path) -> None:
     class Stateless(Counting):
         def init_client(self, x):
             return {}
@@ -146,7 +144,7 @@ def test_an_algorithm_without_client_state_writes_none(tmp_path: Path, monkeypat
         def finish(self, y, server, client, local, extra):
             return {"w": y, "count": torch.ones(1)}, {}
 
-    assert not (counted(Stateless(), tmp_path, monkeypatch).path / "clients").exists()
+    assert not (counted(Stateless(), tmp_path).path / "clients").exists()
 
 
 class Emptying(Counting):
@@ -162,11 +160,11 @@ class Emptying(Counting):
         return {"w": y, "count": torch.ones(1)}, client
 
 
-def test_a_state_changed_in_place_does_not_change_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_changed_in_place_does_not_change_the_server(tmp_path: Path) -> None:
     files = []
     for algorithm in (Counting(), Emptying()):
         (tmp_path / type(algorithm).__name__).mkdir()
-        run = counted(algorithm, tmp_path / type(algorithm).__name__, monkeypatch)
+        run = counted(algorithm, tmp_path / type(algorithm).__name__)
         files.append((run.path / "model.safetensors").read_bytes())
     assert files[0] == files[1]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,11 +34,6 @@ SETTINGS = {
     "forgetting": {"rounds": [2, 5]},
 }
 ONE_STEP = Local(epochs=1, batch_size=64, lr=0.3, weight_decay=0.0)  # on all samples of the client at once
-
-
-@pytest.fixture(autouse=True)
-def files_below_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def six_clients(**options) -> Federation:

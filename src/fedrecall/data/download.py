@@ -146,8 +146,6 @@ def unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, a
         raise InputError(f"{archive} has a member {member.name!r} outside its folder; it was not unpacked.")
     if member.issparse() or not (member.isfile() or member.isdir()):
         raise InputError(f"{archive} has a member {member.name!r} that is no plain file or folder.")
-    if hasattr(tarfile, "data_filter"):  # from Python 3.11.4
-        member = tarfile.data_filter(member, str(folder))
     path = folder / member.name
     if member.isdir():
         path.mkdir(parents=True, exist_ok=True)
