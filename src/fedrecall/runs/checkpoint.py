@@ -66,10 +66,10 @@ def save(folder: Path, point: Checkpoint) -> None:
         folder.mkdir(exist_ok=True)
     content = save_tensors(tensors)
     write_bytes(path, content)
-    noted = ("round", "fedrecall", "recipe_sha256", "recipe", "records", "device")
-    note = {key: getattr(point, key) for key in noted}
+    note = {"round": point.round, "sha256": hashlib.sha256(content).hexdigest()}
+    noted = ("fedrecall", "recipe_sha256", "recipe", "records", "device")
     try:
-        write_note(note_path, {**note, "sha256": hashlib.sha256(content).hexdigest()})
+        write_note(note_path, {**note, **{key: getattr(point, key) for key in noted}})
     except BaseException:  # without its note the file is useless
         with contextlib.suppress(OSError):
             path.unlink()
