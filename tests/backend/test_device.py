@@ -82,12 +82,7 @@ def test_the_device_is_part_of_a_runs_identity_and_the_cpu_is_as_ever() -> None:
         del tree[section][later]
     as_ever = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
     assert recipe.digest(device=CPU.rounding) == recipe.digest() == as_ever
-    devices = [
-        Device("cuda:0"),
-        Device("cuda:0", tf32=True),
-        Device("cuda:0", deterministic=False),
-        Device("mps:0"),
-    ]
+    devices = [Device("cuda:0"), Device("cuda:0", tf32=True), Device("cuda:0", deterministic=False), Device("mps:0")]
     assert len({recipe.digest(device=device.rounding) for device in [CPU, *devices]}) == 5
     assert Device("cuda:1", workers=4).rounding == Device("cuda:0").rounding == "cuda"
 

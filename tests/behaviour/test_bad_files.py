@@ -187,12 +187,7 @@ NPZ: list[Any] = [
     ("strings", arrays(x_train=np.full((12, 5), "a")), "my.npz: x_train: it is of type <U1; numbers were"),
     ("another shape", arrays(x_test=np.ones((6, 4), np.float32)), "but one of x_test is float32 of shape (4,)"),
     ("no ids", arrays(), "this data set has no client ids", "partition=natural"),
-    (
-        "too few ids",
-        arrays(ids=np.arange(3)),
-        "my.npz: x_train has 12 samples, but ids has 3",
-        "partition=natural",
-    ),
+    ("too few ids", arrays(ids=np.arange(3)), "x_train has 12 samples, but ids has 3", "partition=natural"),
     ("empty clients", arrays(), "partition.clients is 13 but there are only 12", "partition.clients=13"),
     ("no text", arrays(class_names=np.array(["a", "b", "\ud800"])), r"class name '\ud800' is not valid text"),
 ]
@@ -259,12 +254,6 @@ ONE_CLASS = {
     "csv": text("my.csv", "a,who,y\n" + "1,w,cat\n" * 9),
     "image_folder": images(classes=("cat",)),
 }
-
-
-@pytest.fixture(autouse=True)
-def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRECALL_DATA", raising=False)
 
 
 def run(fedrecall: Callable[..., Any], words: list[str]) -> Any:

@@ -94,16 +94,15 @@ WORDS = [
 ]
 
 # text of a recipe file, and what the sentence must name
-BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi")
-)
+PAIRS = list(zip("abcdefgh", "bcdefghi"))
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in PAIRS)
+MERGE_BOMB = "a: &a {x: 1}\n" + "".join(f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}], {b}: 1}}\n" for a, b in PAIRS)
 ODD = 'it\'s "odd"\n[red]<b>&</script>'  # quotes, a new line, and markup of the terminal and of a page
+ANCHOR = "it has the anchor or alias 'a'; write the value out in each place\n"
 FILES: list[tuple[str | bytes, str]] = [
     (b"rounds: \xff\xfe", "the recipe 'bad.yaml': it is not YAML: it is not text in UTF-8\n"),
     (b"#" * 100_000_000, "the recipe 'bad.yaml': it has more than 131072 characters\n"),
-    (BOMB, "it has the anchor or alias 'a'; write the value out in each place\n"),
-    ("rounds: *a", "it has the anchor or alias 'a'; write the value out in each place\n"),
-    ("rounds: &a [*a]", "it has the anchor or alias 'a'; write the value out in each place\n"),
+    *((text, ANCHOR) for text in (BOMB, MERGE_BOMB, "rounds: *a", "rounds: &a [*a]")),
     ("local: {<<: {lr: 1}}", "it has a value of the type 'merge'; quote it, if it is a word\n"),
     ("rounds: " + "[" * 400 + "]" * 400, "the recipe 'bad.yaml': it is nested more than 30 deep\n"),
     ("rounds: " + "[" * 100_000, "the recipe 'bad.yaml': it is nested more than 30 deep\n"),
@@ -128,13 +127,10 @@ FILES: list[tuple[str | bytes, str]] = [
 
 
 @pytest.fixture(autouse=True)
-def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def what_is_taken(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "recipe.yaml").write_text("rounds: 1\n")
     (tmp_path / "file.txt").write_text("mine\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRECALL_DATA", raising=False)
-    return tmp_path
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -142,9 +138,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
-    WORDS,
-    ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else "",
+    ("words", "named"), WORDS, ids=lambda value: ascii(" ".join(value)) if isinstance(value, list) else ""
 )
 def test_bad_words_are_one_sentence(fedrecall, tmp_path, words, named) -> None:
     before = contents(tmp_path)

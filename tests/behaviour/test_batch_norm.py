@@ -181,6 +181,7 @@ def by_hand(federation: Federation, rounds: int) -> list[tuple[list[Tensor], lis
 
 def test_local_statistics_stay_with_each_client(federation, tmp_path) -> None:
     run = start(federation, tmp_path / "run", rounds=2, batch_norm="local")
+    assert "batch_norm: local" in (run.path / "recipe.yaml").read_text().splitlines()
     _, _, own = by_hand(federation, 2)[-1]
     state = load_file(run.path / "model.safetensors")
     for name, expected in own[0].named_parameters():
@@ -247,27 +248,16 @@ def test_the_pooled_test_set_is_refused_with_the_way_out(federation, tmp_path) -
     assert "test_accuracy" not in run.metrics[0]
 
 
-def test_held_out_clients_are_refused_as_they_have_no_statistics(federation, tmp_path) -> None:
+def test_other_settings_that_need_one_model_are_refused(federation, tmp_path) -> None:
     x, y = samples(federation, np.arange(160))
     thirds = [(x[part].numpy(), y[part].numpy()) for part in (slice(0, 60), slice(60, 120), slice(120, 160))]
     split = Federation.from_clients(thirds, num_classes=3, validation=0.2, held_out=1)
     with pytest.raises(InputError, match=r"batch_norm is 'local', but held-out clients have no statistics"):
         start(split, tmp_path / "run", batch_norm="local")
-
-
-def test_centralised_has_no_statistics_of_clients(federation, tmp_path) -> None:
     with pytest.raises(InputError, match=r"batch_norm is 'local', but algorithm 'centralised' has one client"):
         start(federation, tmp_path / "run", algorithm=Centralised(), batch_norm="local")
-
-
-def test_an_unknown_policy_is_refused(federation, tmp_path) -> None:
     with pytest.raises(InputError, match=r"batch_norm is 'mine'; .*'average' or 'local'"):
         start(federation, tmp_path / "run", batch_norm="mine")
-
-
-def test_the_policy_is_written_down(federation, tmp_path) -> None:
-    run = start(federation, tmp_path / "run", batch_norm="local")
-    assert "batch_norm: local" in (run.path / "recipe.yaml").read_text().splitlines()
 
 
 # --- local only ---

@@ -61,9 +61,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes] | None] = {
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedrecall: Any) -> None:
+def place(monkeypatch: pytest.MonkeyPatch, fedrecall: Any) -> None:
     """`finished` and `interrupted`, two runs of one recipe."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.fsync", lambda file: None)
     monkeypatch.setattr("plotly.offline.get_plotlyjs", str)
     np.savez("my.npz", **ARRAYS)
@@ -89,14 +88,7 @@ def result(done: Any, command: str) -> dict[str, Any]:
         return {"out": done.out}
     if command.startswith("report"):
         return {"page": Path("it/report.html").read_bytes()}
-    numbers = [
-        "metrics.jsonl",
-        "clients.jsonl",
-        "model.safetensors",
-        "partition.npz",
-        "partition.json",
-        "recipe.yaml",
-    ]
+    numbers = ["metrics.jsonl", "clients.jsonl", "model.safetensors", "partition.npz", "partition.json", "recipe.yaml"]
     paths = [Path("it", name) for name in numbers]
     paths += [*Path("it/clients").rglob("*.safetensors"), *Path("it/checkpoints").glob("*.safetensors")]
     return {str(path): path.read_bytes() for path in paths}

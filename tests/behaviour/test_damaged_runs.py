@@ -130,6 +130,16 @@ def text_for_arrays() -> None:
             archive.writestr(f"{name}.npy", "no array, but text")
 
 
+def cut(pattern: str) -> Make:
+    """The first of these files without its last bytes."""
+
+    def shorten() -> None:
+        path = min(Path("run").glob(pattern))
+        path.write_bytes(path.read_bytes()[:-7])
+
+    return shorten
+
+
 def spoiled(pattern: str) -> Make:
     """Clients' states with one bit of the last byte turned."""
 
@@ -263,17 +273,15 @@ def test_a_damaged_or_hostile_file_of_a_run_is_one_sentence(fedrecall: Any, what
 
 
 STATES = "the state of client"
-NOTED = [
-    ("round", 2),
-    ("recipe", {"rounds": 1}),
-    *((key, HEX) for key in ("fedrecall", "recipe_sha256", "sha256")),
-]
+NOTED = [("round", 2), ("recipe", {"rounds": 1}), *((key, HEX) for key in ("fedrecall", "recipe_sha256", "sha256"))]
 NOTE = f"the checkpoint '{NEWEST}.safetensors' is damaged: "
 
 # What is wrong: how it is made, the round after which a resume goes on, and what it says.
 RESUMED: dict[str, tuple[Make, int, str]] = {
     "nothing": (lambda: None, 3, ""),
     "states of the last round": (spoiled("*-round-000003"), 2, STATES),
+    "a state cut short": (cut("clients/0000/*-round-000003.safetensors"), 2, "after round 3 is missing or damaged"),
+    "a checkpoint cut short": (cut("checkpoints/round-000003.safetensors"), 2, NOTE),
     **{f"another {key} in a note": (edited(f"{NEWEST}.json", **{key: value}), 2, NOTE) for key, value in NOTED},
     "a word for a size in a note": (
         edited(f"{NEWEST}.json", note_sha256=None, records={"a": {"bytes": "1", "sha256": HEX}}),
@@ -301,11 +309,6 @@ def test_a_damaged_run_is_resumed_with_its_bits(fedrecall: Any, what: str) -> No
     assert resumed_after() == [after]
     for name in ("metrics.jsonl", "clients.jsonl", "model.safetensors", "partition.json", "partition.npz"):
         assert Path("run", name).read_bytes() == Path("whole", name).read_bytes()
-
-
-def test_other_data_are_taken_with_force(fedrecall: Any) -> None:
-    edited(ORIGIN, data={"digest": HEX})()
-    assert fedrecall(*RESUME, "--force").code == 0
 
 
 @pytest.mark.parametrize("folder", ["clients", "checkpoints", "forgetting"])

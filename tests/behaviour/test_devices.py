@@ -16,29 +16,17 @@ import pytest
 PROGRAM = Path(__file__).parents[1] / "shared" / "device_cases.py"
 
 
+SLOW = {"matrix": 100, "models": 20, "engines": 5, "resume": 2}  # on another device only if told to
+
+
 @pytest.mark.parametrize(
-    ("group", "least"),
-    [("quick", 2), *(pytest.param(*g, marks=pytest.mark.slow) for g in (("matrix", 100), ("models", 20)))],
+    ("group", "least"), [("quick", 2), *(pytest.param(*group, marks=pytest.mark.slow) for group in SLOW.items())]
 )
 def test_a_run_on_another_device_has_the_bits_of_the_cpu(tmp_path, group, least) -> None:
-    check(tmp_path, group, least)
-
-
-@pytest.mark.slow
-def test_engines_take_devices(tmp_path) -> None:
-    check(tmp_path, "engines", 5)
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_on_its_device_and_on_another_only_if_told_to(tmp_path) -> None:
-    check(tmp_path, "resume", 2)
-
-
-def check(folder: Path, group: str, least: int) -> None:
     """All cases of a group, and at least so many, in one process."""
     paths = os.pathsep.join([str(PROGRAM.parent), os.environ.get("PYTHONPATH", "")])
     ended = subprocess.run(
-        [sys.executable, PROGRAM, group, folder],
+        [sys.executable, PROGRAM, group, tmp_path],
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
         capture_output=True,
         text=True,

@@ -45,10 +45,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
         ("fedrecall data verify", "test_an_example_of_help_works"),
         *[("--to", "test_an_example_of_help_works"), ("--json", "test_an_example_of_help_works")],
     ],
-    "cli/demo.py": [
-        ("fedrecall demo", EXAMPLE),
-        ("fedrecall run", "test_another_objective_than_the_demos_is_run"),
-    ],
+    "cli/demo.py": [("fedrecall demo", EXAMPLE), ("fedrecall run", "test_another_objective_than_the_demos_is_run")],
     "cli/diagnose.py": [("fedrecall diagnose", EXAMPLE), ("--weights", EXAMPLE), ("--weights", WEIGHTS)],
     "cli/flower.py": [
         *[("fedrecall flower init", "test_the_example_of_its_help_works"), ("--recipe", SIMULATED)],

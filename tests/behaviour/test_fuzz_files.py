@@ -246,43 +246,22 @@ def data_read(home: Path, data: st.DataObject, reader: str) -> None:
 # Quick, and many times.
 
 
+PROPERTIES = {"reported": reported, "read": read_back, "resumed with its bits": resumed}
+
+
+@pytest.mark.parametrize("what", PROPERTIES)
 @given(data=st.data())
 @FEW
-def test_a_damaged_run_is_reported_or_refused(home: Path, data: st.DataObject) -> None:
-    reported(home, data)
+def test_a_damaged_run_is_taken_or_refused(home: Path, data: st.DataObject, what: str) -> None:
+    PROPERTIES[what](home, data)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("what", PROPERTIES)
 @given(data=st.data())
-@many(0.2)
-def test_a_damaged_run_is_reported_or_refused_many_times(home: Path, data: st.DataObject) -> None:
-    reported(home, data)
-
-
-@given(data=st.data())
-@FEW
-def test_a_damaged_run_is_read_or_refused(home: Path, data: st.DataObject) -> None:
-    read_back(home, data)
-
-
-@pytest.mark.slow
-@given(data=st.data())
-@many(0.1)
-def test_a_damaged_run_is_read_or_refused_many_times(home: Path, data: st.DataObject) -> None:
-    read_back(home, data)
-
-
-@given(data=st.data())
-@FEW
-def test_a_damaged_run_is_resumed_with_its_bits_or_refused(home: Path, data: st.DataObject) -> None:
-    resumed(home, data)
-
-
-@pytest.mark.slow
-@given(data=st.data())
-@many(0.1)
-def test_a_damaged_run_is_resumed_with_its_bits_or_refused_many_times(home: Path, data: st.DataObject) -> None:
-    resumed(home, data)
+@many(0.133)
+def test_a_damaged_run_is_taken_or_refused_many_times(home: Path, data: st.DataObject, what: str) -> None:
+    PROPERTIES[what](home, data)
 
 
 @pytest.mark.parametrize("reader", [name for name in READERS if name != "parquet"])

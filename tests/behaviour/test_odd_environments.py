@@ -24,9 +24,8 @@ NOWHERE = "/proc/nowhere"  # where not even root can make a folder
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data in files, which are decoded into the cache."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    for name in ("FEDRECALL_CACHE", "FEDRECALL_DATA", "XDG_CACHE_HOME"):
+    for name in ("FEDRECALL_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     writer = {"x": [[0.5] * 784] * 8, "y": [0, 1, 2, 3] * 2}
     leaf = {"users": ["v", "w"], "num_samples": [8, 8], "user_data": {"v": writer, "w": writer}}

@@ -19,30 +19,16 @@ SMALL = ["model=mlp", "model.hidden=[]", "rounds=1", "clients_per_round=2", "for
 ESCAPE = "\x1b[31m\x9b31m\r"  # what colours a terminal, in two ways, and goes back to the line's beginning
 
 
-@pytest.fixture(autouse=True)
-def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRECALL_DATA", raising=False)
-
-
 def in_a_folder_that_is_gone() -> None:
     Path("gone").mkdir()
     os.chdir("gone")
     Path("../gone").rmdir()
 
 
-def beside_a_file() -> None:
-    Path("runs").write_text("mine")
-
-
-def beside_a_link_to_nowhere() -> None:
-    Path("runs").symlink_to("no/where")
-
-
 PLACES: dict[str, Callable[[], object]] = {
     "a folder that is gone": in_a_folder_that_is_gone,
-    "a file `runs`": beside_a_file,
-    "a link `runs` to nowhere": beside_a_link_to_nowhere,
+    "a file `runs`": lambda: Path("runs").write_text("mine"),
+    "a link `runs` to nowhere": lambda: Path("runs").symlink_to("no/where"),
 }
 COMMANDS = [("run", "demo"), ("demo",), ("partition", "demo"), ("diagnose", "demo")]
 

@@ -122,14 +122,7 @@ def test_an_algorithm_of_the_users_own_with_an_option(fedrecall, mine) -> None:
 
 def test_an_objective_of_the_users_own_may_be_a_class_a_function_an_object_or_what_makes_one(fedrecall, mine) -> None:
     usual = run(fedrecall, "usual", "objective=cross_entropy")
-    same = [
-        "Taught",
-        "smooth",
-        "makes_louder objective.gamma=2",
-        "instance objective.factor=1",
-        "of_torch",
-        "louder",
-    ]
+    same = ["Taught", "smooth", "makes_louder objective.gamma=2", "instance objective.factor=1", "of_torch", "louder"]
     for words in same:
         out = words.partition(" ")[0]
         found = run(fedrecall, out, *f"objective={mine}:{words}".split())

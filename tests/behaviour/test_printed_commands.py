@@ -40,8 +40,6 @@ RUN = "it's my run"  # a folder's name that a shell must be told of
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRECALL_DATA", raising=False)
     monkeypatch.setenv("FEDRECALL_CACHE", str(tmp_path / "cache"))
     write_data(0)
     Path("recipe.yaml").write_text(yaml.safe_dump(RECIPE))
@@ -139,7 +137,7 @@ def test_what_a_page_says_repeats_the_run_and_the_page(fedrecall: Any) -> None:
 # Options
 
 
-def flip_checkpoints() -> None:
+def cut_checkpoints() -> None:
     for path in Path(RUN, "checkpoints").glob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:-1])
 
@@ -162,8 +160,7 @@ def edit_card() -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "digest": "0" * 16}))
 
 
-def other_recipe() -> None:
-    edit("recipe.yaml", "lr: 0.1", "lr: 0.2")()
+other_recipe = edit("recipe.yaml", "lr: 0.1", "lr: 0.2")
 
 
 def another_recipe_and_no_checkpoint() -> None:
@@ -172,27 +169,19 @@ def another_recipe_and_no_checkpoint() -> None:
     other_recipe()
 
 
-def other_data() -> None:
-    write_data(1)
-
-
 AGAIN = "--force starts the run again from its beginning"
 RESUME, REPLAY = ("resume", RUN, "rounds=4", "--quiet"), ("replay", RUN, "--round", "2", "--client", "1")
 FORCED: dict[str, tuple[Callable[[], None], tuple[str, ...], str]] = {
     "lines": (edit("metrics.jsonl", "0.", "1."), RESUME, "--force goes on all the same"),
-    "no whole checkpoint": (flip_checkpoints, RESUME, AGAIN),
+    "no whole checkpoint": (cut_checkpoints, RESUME, AGAIN),
     "no checkpoint": (lose_checkpoints, RESUME, AGAIN),
-    "another beginning": (
-        another_recipe_and_no_checkpoint,
-        RESUME,
-        "--force starts the run again from its beginning",
-    ),
-    "another recipe": (other_recipe, RESUME, "--force goes on all the same"),
-    "other data": (other_data, RESUME, "--force goes on all the same"),
+    "another beginning": (another_recipe_and_no_checkpoint, RESUME, AGAIN),
+    "another recipe": (other_recipe, RESUME, "local.lr was 0.1 and is 0.2; --force goes on all the same"),
+    "other data": (lambda: write_data(1), RESUME, "--force goes on all the same"),
     "other clients": (edit_card, RESUME, "--force goes on all the same"),
     "a replay of another recipe": (other_recipe, REPLAY, "--force replays all the same"),
     "a replay without a checkpoint": (another_recipe_and_no_checkpoint, REPLAY, "--force replays all the same"),
-    "a replay with other data": (other_data, REPLAY, "--force goes on all the same"),
+    "a replay with other data": (lambda: write_data(1), REPLAY, "--force goes on all the same"),
 }
 
 
@@ -210,7 +199,7 @@ def test_force_does_what_is_said_of_it(fedrecall: Any, what: str) -> None:
 def test_force_goes_on_with_another_version(fedrecall: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run(fedrecall)
     monkeypatch.setattr("fedrecall.simulation.resume.__version__", "99.0")
-    refusal(fedrecall(*RESUME), "--force goes on all the same")
+    refusal(fedrecall(*RESUME), "and this is 99.0: its rounds may differ; --force goes on all the same")
     assert fedrecall(*RESUME, "--force").code == 0
 
 

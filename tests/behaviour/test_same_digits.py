@@ -23,11 +23,7 @@ pytestmark = [
 RESULTS = Path(__file__).parents[2] / "results" / "demo" / "digests.json"
 # What torch, oneDNN and MKL may use: as on older processors, and on others' processors.
 INSTRUCTIONS = {
-    "default": {
-        "ATEN_CPU_CAPABILITY": "default",
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-    },
+    "default": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
     "avx512": {
         "ATEN_CPU_CAPABILITY": "avx512",

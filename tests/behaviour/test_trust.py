@@ -319,11 +319,8 @@ def keys_of(group: type[Settings], above: tuple[str, ...] = ()) -> Iterator[tupl
 
 @pytest.mark.slow
 def test_whatever_key_of_a_recipe_names_code_asks_first() -> None:
-    """Every key there is, those of later versions too: who adds one that imports must add it to `own_code`."""
-    every = [
-        *keys_of(Recipe),
-        *((section, key) for section, named in SECTIONS.items() for key in named.option_names()),
-    ]
+    """Every key there is, those of later versions too: who adds one that imports must add it to `CODE_KEYS`."""
+    every = [*keys_of(Recipe), *((section, key) for section, named in SECTIONS.items() for key in named.option_names())]
     assert ("evaluation", "metrics") in every
     for path in every:
         for value in ("canary:net", ["canary:net"], {"name": "canary:net"}):

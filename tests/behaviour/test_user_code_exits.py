@@ -43,19 +43,13 @@ EXITS = {
 }
 
 
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-
-    def make(name: str, code: str, after: int) -> None:
-        Path(f"{name}.py").write_text(NET.format(exit=code, after=after))
-        Path("recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "model": f"{name}:net"}))
-
-    return make
+def write(name: str, code: str, after: int) -> None:
+    Path(f"{name}.py").write_text(NET.format(exit=code, after=after))
+    Path("recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "model": f"{name}:net"}))
 
 
 @pytest.mark.parametrize("code", EXITS)
-def test_it_is_named_with_round_and_client(fedrecall: Any, write: Any, code: str) -> None:
+def test_it_is_named_with_round_and_client(fedrecall: Any, code: str) -> None:
     name = f"exits_{EXITS[code].lower()}"
     write(name, code, after=4)  # two clients of two steps each: in round 2
     done = fedrecall("run", "recipe.yaml", "--out", "run", "--quiet")
@@ -69,7 +63,7 @@ def test_it_is_named_with_round_and_client(fedrecall: Any, write: Any, code: str
 
 
 @pytest.mark.parametrize("code", [code for code in EXITS if "Keyboard" not in code])
-def test_before_the_first_round_it_is_no_success_either(fedrecall: Any, write: Any, code: str) -> None:
+def test_before_the_first_round_it_is_no_success_either(fedrecall: Any, code: str) -> None:
     write(f"early_{EXITS[code].lower()}", code, after=-1)
     done = fedrecall("run", "recipe.yaml", "--out", "run", "--quiet")
     assert done.code == 1

@@ -71,8 +71,7 @@ RECIPE = {
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def place(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.py").write_text(MINE)
     for module in ("mine", "bad_import", "bad_data"):
         monkeypatch.delitem(sys.modules, module, raising=False)

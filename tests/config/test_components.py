@@ -78,10 +78,7 @@ def test_a_tree_is_completed_and_created_with_what_the_program_supplies() -> Non
         (3, "local.optimiser.name is 3; a name was expected; there are: sgd"),
         ("sgd", "the key 'local.optimiser.lr' is missing"),
         ({"name": "sgd", "lrr": 1}, "there is no key 'local.optimiser.lrr'; did you mean 'lr'?"),
-        (
-            {"name": "sgd", "lr": 1, "momentum": 1},
-            "there is no key 'local.optimiser.momentum'; did you mean 'mode'?",
-        ),
+        ({"name": "sgd", "lr": 1, "momentum": 1}, "there is no key 'local.optimiser.momentum'; did you mean 'mode'?"),
         ({"name": "sgd", "lr": "much"}, "local.optimiser.lr is 'much'; expected a number"),
         ({"name": "sgd", "lr": 0}, "local.optimiser.lr is 0; expected more than 0.0"),
         ({"name": "sgd", "lr": 1, "betas": 3}, "local.optimiser.betas is 3; expected a list"),

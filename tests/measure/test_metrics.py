@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -29,25 +28,13 @@ from fedrecall.client.batches import LocalPlan
 from fedrecall.client.predictions import Predictions
 from fedrecall.client.sums import UpdateGeometry
 from fedrecall.measure import evaluator as evaluation
-from fedrecall.measure.metrics import (
-    METRICS,
-    SUMMARY,
-    calibration_error,
-    client_metrics,
-    metric_of,
-    pooled_metrics,
-)
+from fedrecall.measure.metrics import METRICS, SUMMARY, calibration_error, client_metrics, metric_of, pooled_metrics
 from fedrecall.measure.training_cost import Operations
 from fedrecall.simulation.summary import to_target
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(240, 6)).astype(np.float32), RANDOM.integers(0, 3, 240)
 TEST = (RANDOM.normal(size=(50, 6)).astype(np.float32), RANDOM.integers(0, 3, 50))
-
-
-@pytest.fixture(autouse=True)
-def files_below_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def twelve_clients(**options) -> Federation:
@@ -78,22 +65,17 @@ def bin_by_bin(confidence: np.ndarray, correct: np.ndarray) -> float:
     return error
 
 
+@pytest.mark.filterwarnings("error")
 def test_calibration_error_is_the_gap_of_each_bin() -> None:
     # Both in the last bin: mean confidence 0.96, accuracy 1/2. The third alone: confidence 0.5, accuracy 1.
     value = calibration_error(np.array([0.95, 0.97, 0.5]), np.array([True, False, True]))
     assert value == pytest.approx(2 / 3 * (0.96 - 0.5) + 1 / 3 * 0.5)
-
-
-def test_calibration_error_agrees_with_a_loop_over_bins() -> None:
     random = np.random.default_rng(1)
     confidence, correct = random.uniform(0.1, 1, 500), random.random(500) < 0.6
     assert calibration_error(confidence, correct) == pytest.approx(bin_by_bin(confidence, correct))
     edges = np.array([2.0, 5.0, 15.0]) / 15
     assert calibration_error(edges, np.ones(3, bool)) == pytest.approx(bin_by_bin(edges, np.ones(3)))
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_diverged_model_has_no_calibration_error() -> None:
+    # A diverged model has none.
     assert np.isnan(calibration_error(np.array([0.5, np.nan]), np.array([True, False])))
 
 
@@ -122,12 +104,9 @@ def test_cosines_come_from_the_sum_of_unit_vectors() -> None:
     cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for i, a in enumerate(vectors) for b in vectors[i + 1 :]]
     assert updates.metrics()["update_cosine"] == pytest.approx(np.mean(cosines))
     assert updates.metrics()["update_norm"] == pytest.approx(np.linalg.norm(vectors, axis=1).sum() / 5)
-
-
-def test_one_update_has_no_cosine() -> None:
-    updates = UpdateGeometry()
-    updates.add(torch.tensor([3.0, 4.0]))
-    assert updates.metrics() == {"update_norm": 5.0}
+    alone = UpdateGeometry()
+    alone.add(torch.tensor([3.0, 4.0]))
+    assert alone.metrics() == {"update_norm": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -299,15 +278,9 @@ def test_every_share_of_samples_has_a_unit_and_nothing_else() -> None:
     for metric in [*METRICS.values(), *SUMMARY.values()]:
         assert bool(metric.unit) == (metric.name not in WITHOUT_UNIT), metric.name
         assert not metric.signed or metric.unit == "points", metric.name
-
-
-def test_shares_are_shown_in_hundredths() -> None:
     shown = [metric_of(name) for name in ("test_accuracy", "forgetting", "val_mine")]
     assert [(metric.unit, metric.factor) for metric in shown] == [("%", 100), ("points", 100), ("", 1)]
     assert metric_of("forgetting").heading("lost") == "lost, points"
-
-
-def test_a_metric_of_a_run_has_the_unit_of_the_same_metric_of_a_round() -> None:
     for name in METRICS.keys() & SUMMARY.keys():
         first, second = METRICS[name], SUMMARY[name]
         assert (first.unit, first.signed, first.better) == (second.unit, second.signed, second.better)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +17,6 @@ from fedrecall.core.rng import stream
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(120, 6)).astype(np.float32), RANDOM.integers(0, 3, 120)
 ONE_STEP = Local(epochs=1, batch_size=64, lr=0.3, weight_decay=0.0)  # on all samples of the client at once
-
-
-@pytest.fixture(autouse=True)
-def files_below_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def six_clients(validation: float = 0.2) -> Federation:
@@ -205,10 +199,7 @@ def test_after_aggregation_is_the_new_global_model(tmp_path: Path) -> None:
 
 
 def test_with_batch_norm_f_is_also_that_of_the_weights_alone(tmp_path: Path) -> None:
-    federation, normed = (
-        six_clients(),
-        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)),
-    )
+    federation, normed = (six_clients(), nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)))
     start = {name: tensor.clone() for name, tensor in normed.state_dict().items()}
     # A rate and a momentum of the statistics at which both matter.
     normed[1].momentum = 0.9

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,6 @@ from fedrecall import Federation, Iid, InputError, LocalOnly, Run, federate
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(80, 6)).astype(np.float32), RANDOM.integers(0, 3, 80)
-
-
-@pytest.fixture(autouse=True)
-def files_below_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def run(out: Path, validation: float = 0.25, **settings) -> Run:

@@ -84,10 +84,7 @@ def test_one_of_a_pair_drops_the_other_of_the_base(write: Write) -> None:
     ("texts", "sentence"),
     [
         ({"top": "base: bottom.yaml"}, r"^there is no recipe file 'bottom.yaml' \(a base of '.*top.yaml'\)$"),
-        (
-            {"top": "base: dem"},
-            r"^there is no recipe 'dem', .*; did you mean 'demo'\? \(a base of '.*top.yaml'\)$",
-        ),
+        ({"top": "base: dem"}, r"^there is no recipe 'dem', .*; did you mean 'demo'\? \(a base of '.*top.yaml'\)$"),
         ({"top": "base: [demo]"}, r"top.yaml': base is \['demo'\]; a recipe's name or a file was expected$"),
         ({"top": "base: 3"}, r"top.yaml': base is 3; a recipe's name or a file was expected$"),
         ({"top": "base: .."}, r"^the recipe '\.\.' is a folder; .* \(a base of"),

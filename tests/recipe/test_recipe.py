@@ -9,7 +9,7 @@ import yaml
 
 from fedrecall import InputError
 from fedrecall.recipe.files import shipped_recipes
-from fedrecall.recipe.layers import load_recipe
+from fedrecall.recipe.layers import from_words, load_recipe, look_up
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.recipe.reference import reference
 from fedrecall.runs.identity import lengthened
@@ -72,32 +72,26 @@ def test_an_option_without_a_name_is_of_the_default(recipe_file) -> None:
     }  # fmt: skip
 
 
+PAIRS = [  # two keys that exclude each other, and a value for each
+    ("participation", 0.3, "clients_per_round", 4),
+    ("local.epochs", 2, "local.steps", 9),
+    ("forgetting.every", 10, "forgetting.rounds", [3, 5]),
+    ("checkpoint.seconds", 5.0, "checkpoint.every", 7),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "word", "kept", "dropped"),
-    [
-        ("local: {epochs: 2}", "local.steps=9", 9, "epochs"),
-        ("local: {steps: 9}", "local.epochs=2", 2, "steps"),
-    ],
+    ("below", "lower", "above", "value"), [*PAIRS, *((c, d, a, b) for a, b, c, d in PAIRS)], ids=str
 )
-def test_one_of_a_pair_drops_the_other_of_a_lower_layer(recipe_file, text, word, kept, dropped) -> None:
-    local = load_recipe(recipe_file(text), [word]).local
-    assert getattr(local, dropped) is None
-    assert kept in (local.steps, local.epochs)
-
-
-def test_clients_per_round_drops_participation(recipe_file) -> None:
-    loaded = load_recipe(recipe_file("participation: 0.3"), ["clients_per_round=4"])
-    assert (loaded.participation, loaded.clients_per_round) == (None, 4)
-
-
-def test_forgetting_rounds_drop_every(recipe_file) -> None:
-    loaded = load_recipe(recipe_file("forgetting: {every: 10}"), ["forgetting.rounds=[3, 5]"])
-    assert [t for t in range(1, 12) if loaded.forgetting.due(t)] == [3, 5]
-
-
-def test_both_of_a_pair_in_one_layer_are_refused(recipe_file) -> None:
-    with pytest.raises(InputError, match=r"local\.epochs and local\.steps are both given"):
-        load_recipe(recipe_file("local: {epochs: 2, steps: 9}"))
+def test_one_of_a_pair_drops_the_other_of_a_lower_layer_and_is_refused_beside_it(
+    recipe_file, below, lower, above, value
+) -> None:
+    file = recipe_file(yaml.safe_dump(from_words([f"{below}={lower}"])))
+    tree = load_recipe(file, [f"{above}={value}"]).tree()
+    assert look_up(tree, above) == value
+    assert look_up(tree, below) is None
+    with pytest.raises(InputError, match=r"^[\w.]+ and [\w.]+ are both given; they exclude each other$"):
+        load_recipe(None, [f"{below}={lower}", f"{above}={value}"])
 
 
 def test_fast_steps_of_earlier_versions_are_refused_in_one_sentence_that_names_lanes(recipe_file) -> None:

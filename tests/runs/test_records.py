@@ -12,9 +12,7 @@ AFTER = [{"round": 1, "lr": 0.1}, {"round": 2, "lr": 0.1}, {"round": 3, "lr": 0.
 OTHER = [{"round": 1, "lr": 0.1}, {"round": 2, "lr": 0.2}, {"round": 3, "lr": 0.1}]
 
 
-def test_a_file_that_is_being_rewritten_is_unchanged_before_and_after_and_changed_otherwise(
-    tmp_path: Path,
-) -> None:
+def test_a_file_that_is_being_rewritten_is_unchanged_before_and_after_and_changed_otherwise(tmp_path: Path) -> None:
     noted = {"a.jsonl": note_of_lines(BEFORE, 2)}
     both = before_and_after(noted, {"a.jsonl": BEFORE}, {"a.jsonl": AFTER}, 2)
     found = []

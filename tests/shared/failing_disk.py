@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,8 +17,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from safetensors import SafetensorError
-from safetensors.torch import save, save_file
 
 AUDITED = {"os.rename": 2, "os.remove": 1, "os.mkdir": 1, "os.rmdir": 1, "os.chmod": 1, "os.truncate": 1}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -96,24 +93,6 @@ def _watched_open(file: Any, mode: str = "r", buffering: int = -1, encoding: Any
     return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
 
 
-def _watched_save_file(tensors: Any, path: Any, metadata: Any = None) -> None:
-    """It writes by itself, to a file beside it: a limit on the size of files strikes there."""
-    for disk in _watching:
-        disk.change("write")
-        if disk.strikes_next():
-            half = len(save(tensors, metadata)) // 2
-            limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (half, limits[1]))
-            if disk.fault is kill:
-                signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # which kills
-            try:
-                save_file(tensors, path, metadata)
-            except SafetensorError:
-                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        disk.change("half a write")
-    save_file(tensors, path, metadata)
-
-
 def _watched_fsync(file: int) -> None:
     """Without waiting for the disk: what a process has written outlives a kill, though not a power cut."""
     for disk in _watching:
@@ -130,8 +109,6 @@ def watched(folder: Path, at: int | None, fault: Fault) -> Iterator[Disk]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(io, "open", _watched_open)
         patch.setattr(os, "fsync", _watched_fsync)
-        for room in ("client_states", "folder"):
-            patch.setattr(f"fedrecall.runs.{room}.save_file", _watched_save_file)
         _watching.append(disk)
         try:
             yield disk
@@ -145,7 +122,7 @@ def kill(kind: str) -> NoReturn:
 
 
 def refuse(number: int) -> Fault:
-    """The system's refusal, as Python and safetensors tell of it."""
+    """The system's refusal, as Python tells of it."""
 
     def fault(kind: str) -> NoReturn:
         raise OSError(number, os.strerror(number))

@@ -30,11 +30,8 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., object]
     return run
 
 
-def test_batch_norm_refuses_batches_of_one(run: Callable[..., object]) -> None:
+def test_batch_norm_refuses_batches_and_clients_of_one_sample(run: Callable[..., object]) -> None:
     with pytest.raises(InputError, match=r"^local\.batch_size is 1, but batch norm needs two samples in a batch$"):
         run(federation(6, 6), local={"batch_size": 1})
-
-
-def test_batch_norm_refuses_a_client_of_one_sample(run: Callable[..., object]) -> None:
     with pytest.raises(InputError, match=r"^client 1 has one training sample, but batch norm needs two in a batch$"):
         run(federation(6, 1, 6))

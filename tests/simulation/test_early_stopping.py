@@ -27,26 +27,26 @@ def seen(values: Sequence[float | None], **stop: Any) -> Best:
     return best
 
 
-def test_the_best_is_the_first_of_equals_and_patience_counts_evaluations() -> None:
-    best = seen([0.2, 0.5, 0.5, 0.4], patience=3)
-    assert (best.round, best.value, best.patience_is_over) == (20, 0.5, False)
-    assert seen([0.2, 0.5, 0.5, 0.4, 0.1], patience=3).patience_is_over
-    assert not seen([0.2, 0.5, 0.5, 0.4, 0.6], patience=3).patience_is_over
+NAN, INF = float("nan"), float("inf")
 
 
-def test_of_losses_the_lowest_is_the_best_and_what_is_no_number_is_none() -> None:
-    assert seen([0.9, float("nan"), 0.3, 0.5], metric="val_nll").round == 30
-    assert seen([0.9, 0.3], metric="val_mine", better="lower").round == 20
-    assert seen([0.9, 0.3], metric="val_mine").round == 10
-
-
-@pytest.mark.parametrize("no_number", [float("nan"), float("inf"), float("-inf"), None])
-def test_an_evaluation_that_gives_no_number_counts_as_one_without_a_better_value(no_number: float | None) -> None:
-    """None is how a file's null is read, so that a resumed run counts as the uninterrupted one did."""
-    best = seen([0.5, no_number, no_number], patience=2)
-    assert (best.round, best.value, best.patience_is_over) == (10, 0.5, True)
-    best = seen([no_number, 0.5, no_number], patience=2)
-    assert (best.round, best.value, best.patience_is_over) == (20, 0.5, False)
+@pytest.mark.parametrize(
+    ("values", "stop", "expected"),  # the best round and value, and whether patience is over
+    [
+        ([0.2, 0.5, 0.5, 0.4], {"patience": 3}, (20, 0.5, False)),  # the first of equals
+        ([0.2, 0.5, 0.5, 0.4, 0.1], {"patience": 3}, (20, 0.5, True)),
+        ([0.2, 0.5, 0.5, 0.4, 0.6], {"patience": 3}, (50, 0.6, False)),
+        ([0.9, NAN, 0.3, 0.5], {"metric": "val_nll"}, (30, 0.3, False)),
+        ([0.9, 0.3], {"metric": "val_mine", "better": "lower"}, (20, 0.3, False)),
+        ([0.9, 0.3], {"metric": "val_mine"}, (10, 0.9, False)),
+        # None is how a file's null is read, so that a resumed run counts as the uninterrupted one did.
+        *(([0.5, none, none], {"patience": 2}, (10, 0.5, True)) for none in (NAN, INF, -INF, None)),
+        *(([none, 0.5, none], {"patience": 2}, (20, 0.5, False)) for none in (NAN, INF, -INF, None)),
+    ],
+)
+def test_the_best_and_the_patience(values: list[float | None], stop: dict[str, Any], expected: tuple) -> None:
+    best = seen(values, **stop)
+    assert (best.round, best.value, best.patience_is_over) == expected
 
 
 def test_rounds_that_are_not_evaluated_do_not_count() -> None:
@@ -130,7 +130,6 @@ def test_an_interrupted_run_still_knows_its_best_model(tmp_path: Path) -> None:
     assert metrics[0] == metrics[1]
 
 
-NAN, INF = float("nan"), float("inf")
 VALUES = [0.5, NAN, INF, 0.6, NAN, 0.4, NAN, INF, 0.9, 0.1]  # of which the fourth is the best when patience ends
 
 

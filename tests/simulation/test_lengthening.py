@@ -65,10 +65,7 @@ def lines(path: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 
 
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
-    "the last round of the shorter run is not evaluated in the longer one": (
-        (5, 9),
-        {"evaluation": {"every": 3}},
-    ),
+    "the last round of the shorter run is not evaluated in the longer one": ((5, 9), {"evaluation": {"every": 3}}),
     "the tested rounds move by one": ((6, 7), {"evaluation": {"every": 2, "test_last": 3}}),
     "the default window grows": ((9, 12), {}),
     "nothing is tested": ((5, 8), {"evaluation": {"every": 4, "test_last": 0}}),

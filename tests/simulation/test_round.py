@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,11 +34,6 @@ SETTINGS = {
     "forgetting": {"rounds": [2, 5]},
 }
 ONE_STEP = Local(epochs=1, batch_size=64, lr=0.3, weight_decay=0.0)  # on all samples of the client at once
-
-
-@pytest.fixture(autouse=True)
-def files_below_the_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def six_clients(**options) -> Federation:
@@ -89,14 +83,11 @@ def accuracy(model: nn.Module, x: np.ndarray, y: np.ndarray) -> float:
         return float((model.eval()(torch.from_numpy(np.array(x))).argmax(1).numpy() == y).mean())
 
 
-def test_clients_are_drawn_without_repeats() -> None:
+def test_clients_are_drawn_without_repeats_as_a_function_of_seed_and_round() -> None:
     for t in range(1, 50):
         clients = UniformSampling(clients=7).sample(t, 10, stream(0, "sample", t))
         assert len(set(clients)) == 7
         assert set(clients) <= set(range(10))
-
-
-def test_clients_are_a_function_of_seed_and_round() -> None:
     five, both = UniformSampling(clients=5), [(s, t) for s in (0, 1) for t in (1, 2)]
     draws = {(s, t): five.sample(t, 1000, stream(s, "sample", t)) for s, t in both}
     assert draws == {(s, t): five.sample(t, 1000, stream(s, "sample", t)) for s, t in both}
@@ -116,15 +107,11 @@ def test_more_clients_than_may_train_are_refused(start: Start) -> None:
         start(six_clients(held_out=2), clients_per_round=5)
 
 
-def test_held_out_clients_never_train(start: Start) -> None:
-    run = start(six_clients(held_out=2), rounds=8, clients_per_round=3, forgetting={"every": 8})
+def test_held_out_clients_never_train_and_are_evaluated_apart(start: Start) -> None:
+    federation = six_clients(held_out=2)
+    run = start(federation, rounds=8, clients_per_round=3, forgetting={"every": 8})
     assert {client for line in run.metrics for client in line["clients"]} == {0, 1, 2, 3}
     assert run.forgetting[8]["after"].shape == (3, 4)
-
-
-def test_held_out_clients_are_evaluated_apart(start: Start) -> None:
-    federation = six_clients(held_out=2)
-    run = start(federation)
     rows = np.concatenate([federation.train_indices(4), federation.train_indices(5)])
     assert len(rows) == 40
     assert run.metrics[-1]["held_out_accuracy"] == pytest.approx(accuracy(run.model(), X[rows], Y[rows]))
@@ -214,21 +201,12 @@ def test_a_run_leaves_its_files(finished: Run) -> None:
     files = {path.name for path in finished.path.iterdir() if path.is_file()}
     assert files >= {"recipe.yaml", "environment.json", "partition.npz", "partition.json", "metrics.jsonl"}
     assert files >= {"timings.jsonl", "model.safetensors", "summary.json"}
-
-
-def test_the_partition_is_written_as_it_was(finished: Run) -> None:
     with np.load(finished.path / "partition.npz") as arrays:
         assert (arrays["client"] == six_clients().assignment.client).all()
         assert (arrays["validation"] == six_clients().assignment.validation).all()
-
-
-def test_the_recipe_says_what_was_run(finished: Run) -> None:
     recipe = yaml.safe_load(content(finished, "recipe.yaml"))
     assert (recipe["rounds"], recipe["clients_per_round"], recipe["local"]["lr"]) == (5, 3, 0.3)
     assert recipe["objective"] == {"name": "cross_entropy"}
-
-
-def test_each_round_is_a_line_of_metrics_and_one_of_timings(finished: Run) -> None:
     assert [line["round"] for line in finished.metrics] == [1, 2, 3, 4, 5]
     timings = content(finished, "timings.jsonl").splitlines()
     assert [json.loads(line)["round"] for line in timings] == [1, 2, 3, 4, 5]
@@ -239,43 +217,30 @@ def test_equal_runs_are_equal_files(finished: Run, start: Start, name: str) -> N
     assert content(start(), name) == content(finished, name)
 
 
-def test_another_seed_is_another_run_on_the_same_partition(finished: Run, start: Start) -> None:
+def test_the_seeds_of_a_run_and_of_its_partition_are_apart(finished: Run, start: Start) -> None:
     other = start(seed=1)
     assert content(other, "metrics.jsonl") != content(finished, "metrics.jsonl")
     assert content(other, "model.safetensors") != content(finished, "model.safetensors")
     assert content(other, "partition.npz") == content(finished, "partition.npz")
-
-
-def test_another_partition_seed_is_another_partition_with_the_same_sampling(finished: Run, start: Start) -> None:
     other = start(six_clients(seed=1))
     assert content(other, "partition.npz") != content(finished, "partition.npz")
     assert [line["clients"] for line in other.metrics] == [line["clients"] for line in finished.metrics]
 
 
-def test_validation_is_every_so_many_rounds_and_in_the_last(finished: Run) -> None:
+def test_the_last_accuracies_are_those_of_the_saved_model_and_the_final_one_is_their_mean(finished: Run) -> None:
     assert [line["round"] for line in finished.metrics if "val_accuracy" in line] == [2, 4, 5]
-
-
-def test_the_test_set_is_used_in_exactly_the_last_rounds(finished: Run) -> None:
     assert [line["round"] for line in finished.metrics if "test_accuracy" in line] == [3, 4, 5]
-
-
-def test_accuracies_are_those_of_the_saved_model(finished: Run) -> None:
     last, federation = finished.metrics[-1], six_clients()
     rows = np.concatenate([federation.validation_indices(k) for k in range(6)])
     assert last["test_accuracy"] == pytest.approx(accuracy(finished.model(), *TEST))
     assert last["val_accuracy"] == pytest.approx(accuracy(finished.model(), X[rows], Y[rows]))
-
-
-def test_the_final_accuracy_is_the_mean_over_the_tested_rounds(finished: Run) -> None:
     tested = [line["test_accuracy"] for line in finished.metrics[-3:]]
     assert summary(finished)["final_accuracy"] == pytest.approx(sum(tested) / 3)
     assert summary(finished)["final_accuracy_rounds"] == 3
 
 
 @pytest.mark.parametrize(
-    ("rounds", "test_last", "expected"),
-    [(2, None, 1), (20, None, 2), (21, None, 3), (2, 100, 1), (4, 3, 3), (4, 4, 4)],
+    ("rounds", "test_last", "expected"), [(2, None, 1), (20, None, 2), (21, None, 3), (2, 100, 1), (4, 3, 3), (4, 4, 4)]
 )
 def test_the_final_accuracy_is_over_the_last_tenth_unless_said_otherwise(start, rounds, test_last, expected) -> None:
     given = {} if test_last is None else {"test_last": test_last}
@@ -297,23 +262,17 @@ def test_one_client_a_round_is_warned_of(start: Start) -> None:
     assert told not in summary(start(rounds=1, clients_per_round=2))["warnings"]
 
 
-def test_without_a_test_set_there_is_no_final_accuracy(start: Start) -> None:
+def test_there_is_no_accuracy_without_its_data(start: Start) -> None:
     run = start(Federation.from_clients(UNEQUAL, num_classes=3), clients_per_round=1)
     assert (summary(run)["final_accuracy"], summary(run)["final_accuracy_rounds"]) == (None, 0)
-
-
-def test_without_validation_data_there_is_no_validation_accuracy(start: Start) -> None:
     run = start(six_clients(validation=0.0), forgetting={"every": 0})
     assert not any("val_accuracy" in line for line in run.metrics)
     assert summary(run)["last_val_accuracy"] is None
 
 
-def test_the_rate_of_each_round_is_in_the_metrics(start: Start) -> None:
+def test_the_rate_of_each_round_is_in_the_metrics_and_is_the_one_that_is_taken(start: Start) -> None:
     run = start(local={"lr": 0.4, "batch_size": 8, "schedule": {"name": "exponential", "factor": 0.5}})
     assert [line["lr"] for line in run.metrics] == pytest.approx([0.4, 0.2, 0.1, 0.05, 0.025])
-
-
-def test_the_rate_in_the_metrics_is_the_one_that_is_taken(start: Start) -> None:
     slow, fast = {"lr": 0.15, "batch_size": 8}, {"lr": 0.3, "batch_size": 8}
     warming = content(start(rounds=1, local={**fast, "schedule": {"warmup": 2}}), "model.safetensors")
     assert warming == content(start(rounds=1, local=slow), "model.safetensors")

@@ -36,13 +36,7 @@ def run(out: Path, algorithm: FedAvg, **given: Any) -> tuple[Federation, Run]:
     federation = Federation.from_arrays(X, Y, test=(X, Y), partition=Iid(clients=4, validation=0.2, seed=0))
     settings = {"rounds": 2, "participation": 1.0, "local": {"lr": 0.1, "batch_size": 8}, **given}
     return federation, federate(
-        lambda: nn.Linear(5, 3),
-        federation,
-        algorithm=algorithm,
-        out=out,
-        engine="serial",
-        progress=False,
-        **settings,
+        lambda: nn.Linear(5, 3), federation, algorithm=algorithm, out=out, engine="serial", progress=False, **settings
     )
 
 

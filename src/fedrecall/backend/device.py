@@ -58,11 +58,9 @@ class Device:
         return "" if self.is_cpu else " ".join(filter(None, words))
 
     def put(self, tensors: Tensors) -> Tensors:
-        """Return the tensors on this device."""
         return tensors if self.is_cpu else {name: tensor.to(self.torch) for name, tensor in tensors.items()}
 
     def home(self, tensors: Tensors) -> Tensors:
-        """Return the tensors on the CPU."""
         return tensors if self.is_cpu else {name: tensor.cpu() for name, tensor in tensors.items()}
 
     def memory(self) -> tuple[int, int] | None:
@@ -106,23 +104,23 @@ class Device:
         """Return the facts that decide bits, for `environment.json`."""
         if self.is_cpu:
             return {"device": "cpu"}
-        module, found = torch.get_device_module(self.torch), {"device": self.rounding}
+        module, facts = torch.get_device_module(self.torch), {"device": self.rounding}
         if not module.is_available():  # it is on another machine, which reports it
-            return found
+            return facts
         if hasattr(module, "get_device_name"):
-            found["device_name"] = module.get_device_name(self.torch)
+            facts["device_name"] = module.get_device_name(self.torch)
         if self.kind == "cuda":
             with suppress(OSError, IndexError):
                 text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
-                found["driver"] = text.splitlines()[0]
+                facts["driver"] = text.splitlines()[0]
             made_for = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
             cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-            found["device_libraries"] = f"{made_for}, cuDNN {cudnn}"
+            facts["device_libraries"] = f"{made_for}, cuDNN {cudnn}"
         elif self.kind == "xpu":
-            found["driver"] = str(torch.xpu.get_device_properties(self.torch).driver_version)
+            facts["driver"] = str(torch.xpu.get_device_properties(self.torch).driver_version)
         elif self.kind == "mps":
-            found["driver"] = platform.mac_ver()[0]
-        return found
+            facts["driver"] = platform.mac_ver()[0]
+        return facts
 
     @contextmanager
     def explained(self, batch_size: int) -> Iterator[None]:
@@ -179,10 +177,8 @@ def set_cuda(device: Device, undo: ExitStack) -> None:
     with suppress(RuntimeError):  # the older switch cannot be read once the newer one was set
         undo.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
     matmul.allow_tf32 = device.tf32  # sets both
-    settings: list[tuple[Any, str, Any]] = [
-        (cudnn, "benchmark", False),
-        (cudnn, "deterministic", device.deterministic),
-    ]
+    settings: list[tuple[Any, str, Any]]
+    settings = [(cudnn, "benchmark", False), (cudnn, "deterministic", device.deterministic)]
     if newer:
         value = "tf32" if device.tf32 else "ieee"
         settings += [(cudnn.conv, "fp32_precision", value), (cudnn.rnn, "fp32_precision", value)]

@@ -39,12 +39,12 @@ class PlainFunction:
             function, options = function.func, {**function.keywords, **options}
         if hasattr(function, "__qualname__"):
             return {"class": qualified_name(function), "options": plain_values(options)}
-        held = getattr(function, "__dict__", {}).items()
-        holds = {key: value for key, value in held if not key.startswith("_") and key != "training"}
+        attributes = getattr(function, "__dict__", {}).items()
+        state = {key: value for key, value in attributes if not key.startswith("_") and key != "training"}
         if hasattr(function, "named_buffers"):  # a torch module
-            holds |= dict(function.named_buffers())
-        kind, holds = qualified_name(type(function)), holds | options
-        return {"class": kind, "repr": without_address(function), "options": plain_values(holds)}
+            state |= dict(function.named_buffers())
+        kind = qualified_name(type(function))
+        return {"class": kind, "repr": without_address(function), "options": plain_values(state | options)}
 
     @property
     def name(self) -> str:
@@ -64,10 +64,10 @@ class Section(Generic[Component]):
 
     def complete(self, tree: str | Mapping[str, Any]) -> dict[str, Any]:
         """Return the tree with its options checked and missing ones set to their defaults."""
-        name, given = self._split(tree)
-        if name == PYTHON:
-            return {"name": name, **given}
-        return {"name": name, **self._checked_options(self._maker(name, given)[1], given)}
+        name, options = self._split(tree)
+        if name != PYTHON:
+            options = self._checked_options(self._maker(name, options)[1], options)
+        return {"name": name, **options}
 
     def create(self, tree: str | Mapping[str, Any], **supplied: Any) -> Component:
         """Return the component that the tree names."""
@@ -118,7 +118,6 @@ class Section(Generic[Component]):
         return {key: option for key, option in parameters(maker).items() if key not in self.supplied}
 
     def option_names(self) -> set[str]:
-        """Return the option names of all listed components."""
         return {key for maker in self.listing.values() for key in self.options(maker)}
 
     def _split(self, tree: Any) -> tuple[str, dict[str, Any]]:
@@ -240,7 +239,6 @@ def parameters(target: Callable[..., Any]) -> Parameters:
 
 
 def required(target: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters that have no default."""
     known = signature(target).parameters.values()
     return [p.name for p in known if p.default is p.empty and p.kind not in VARIADIC]
 

@@ -12,20 +12,10 @@ LARGEST_WHOLE = 2**63 - 1  # the largest integer that files and libraries hold
 LARGEST_REAL = 3.4028234e38  # the largest float32
 
 Whole = Annotated[int, Field(ge=0, le=LARGEST_WHOLE)]
-
-
 Positive = Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
-
-
 Size = Annotated[int, Field(le=2**24)]  # of a layer; the weights between two such layers still fit a 64-bit count
-
-
 Rate = Annotated[float, Field(ge=0, le=LARGEST_REAL, allow_inf_nan=False)]
-
-
 Scale = Annotated[float, Field(gt=0, le=1e18, allow_inf_nan=False)]  # its square is still finite in float32
-
-
 Shares = tuple[float, ...]
 
 

@@ -62,11 +62,9 @@ class ClientIndex:
         self._pools: dict[str, np.ndarray] = {}
 
     def train(self, client: int) -> np.ndarray:
-        """Return the training samples of a client."""
         return self._part(client, 0)
 
     def validation(self, client: int) -> np.ndarray:
-        """Return the validation samples of a client."""
         return self._part(client, 1)
 
     def _part(self, client: int, validation: int) -> np.ndarray:

@@ -201,8 +201,8 @@ def obtain(entry: Entry, folder: str | Path | None = None, *, progress: bool = F
     target = data_root(folder) / entry.unpacked_in
     with remove_if_failed(target):
         download_and_unpack(entry, target, progress=progress)
-    if (found := state(entry, folder)) != "here":
-        raise InputError(f"{entry.name} was downloaded to {target}, but is {found}")
+    if (now := state(entry, folder)) != "here":
+        raise InputError(f"{entry.name} was downloaded to {target}, but is {now}")
     return entry.files.locate(folder)
 
 

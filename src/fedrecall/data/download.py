@@ -25,13 +25,7 @@ TAR_ROOM = 2**16  # for the headers and the padding of a tar archive
 
 
 def fetch(
-    url: str,
-    known_hash: str,
-    target_folder: Path,
-    file_name: str,
-    most_bytes: int,
-    *,
-    progress: bool = False,
+    url: str, known_hash: str, target_folder: Path, file_name: str, most_bytes: int, *, progress: bool = False
 ) -> Path:
     """Download `url` into `target_folder` unless the file is there with the right hash; return its path.
 
@@ -39,11 +33,8 @@ def fetch(
     """
     import pooch  # type: ignore[import-untyped]  # imports requests, which listing data sets does not need
 
-    with (
-        remove_if_failed(target_folder),
-        quiet(pooch.get_logger()),
-        download_bar(file_name, shown=progress) as bar,
-    ):
+    bar_shown = download_bar(file_name, shown=progress)
+    with remove_if_failed(target_folder), quiet(pooch.get_logger()), bar_shown as bar:
         receive = bounded_download(most_bytes, bar)
         try:
             return Path(pooch.retrieve(url, known_hash, file_name, target_folder, downloader=receive))
@@ -155,8 +146,6 @@ def unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, a
         raise InputError(f"{archive} has a member {member.name!r} outside its folder; it was not unpacked.")
     if member.issparse() or not (member.isfile() or member.isdir()):
         raise InputError(f"{archive} has a member {member.name!r} that is no plain file or folder.")
-    if hasattr(tarfile, "data_filter"):  # from Python 3.11.4
-        member = tarfile.data_filter(member, str(folder))
     path = folder / member.name
     if member.isdir():
         path.mkdir(parents=True, exist_ok=True)

@@ -28,15 +28,10 @@ def export_clients(federation: Federation, folder: Path) -> list[Path]:
 
 
 def arrays_of(federation: Federation, client: int) -> dict[str, np.ndarray]:
-    """Return a client's own samples and labels."""
     train, validation = federation.train_indices(client), federation.validation_indices(client)
     x, y = federation.train.x, federation.train.y
-    return {
-        "x_train": x[train],
-        "y_train": y[train],
-        "x_validation": x[validation],
-        "y_validation": y[validation],
-    }
+    rows = {"x_train": x[train], "y_train": y[train]}
+    return {**rows, "x_validation": x[validation], "y_validation": y[validation]}
 
 
 def save_client(path: Path, federation: Federation, arrays: dict[str, np.ndarray]) -> Path:

@@ -49,7 +49,6 @@ class FlowerPartition(Partition):
         return samples, sizes
 
     def _rows(self, labels: Ints, ids: Ids) -> list[Ints]:
-        """Return the samples of each partition."""
         name = type(self.partitioner).__name__
         if not isinstance(self.partitioner, needed("flwr_datasets.partitioner", "FlowerPartition").Partitioner):
             raise InputError(f"the partitioner is of type {name}; one of flwr_datasets was expected")

@@ -26,7 +26,6 @@ class Handle:
 
     @property
     def files(self) -> list[Path]:
-        """All files of samples and labels."""
         return [*self.train, *(self.test or ())]
 
     def moved(self, copies: Mapping[Path, Path]) -> Handle:

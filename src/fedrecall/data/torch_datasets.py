@@ -32,7 +32,7 @@ def read_dataset(dataset: Any, what: str) -> tuple[CheckedPair, bool]:
         if i == 0:
             x = np.empty((len(dataset), *sample.shape), sample.dtype)
         if (sample.shape, sample.dtype) != (x.shape[1:], x.dtype):
-            found, first = (f"{part.dtype} {part.shape}" for part in (sample, x[0]))
-            raise InputError(f"{what} sample {i} is {found}, but the first is {first}")
+            this, first = (f"{part.dtype} {part.shape}" for part in (sample, x[0]))
+            raise InputError(f"{what} sample {i} is {this}, but the first is {first}")
         x[i] = sample
     return (x, y), pictures

@@ -14,12 +14,7 @@ from fedrecall.core.rng import stream
 from fedrecall.data.federation import Federation
 from fedrecall.engines.engine import Engine
 from fedrecall.errors import InputError
-from fedrecall.measure.forgetting import (
-    client_accuracy,
-    global_forgetting,
-    global_forgetting_from_best,
-    group_mean,
-)
+from fedrecall.measure.forgetting import client_accuracy, global_forgetting, global_forgetting_from_best, group_mean
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.measure.metrics import client_metrics, counted_metrics, pooled_metrics
 from fedrecall.measure.user_metrics import UserMetric, evaluate_user_metric, user_metrics
@@ -182,13 +177,7 @@ class Evaluator(Observer):
         }
 
     def predictions(
-        self,
-        t: int,
-        engine: Engine,
-        states: StateTable,
-        split: str,
-        clients: Sequence[int] = (),
-        logits: bool = False,
+        self, t: int, engine: Engine, states: StateTable, split: str, clients: Sequence[int] = (), logits: bool = False
     ) -> Predictions:
         """Return predictions for the pooled samples of a split; of "validation", those of `clients` if given.
 

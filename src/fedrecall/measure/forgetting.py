@@ -108,11 +108,6 @@ def learned_in_probe(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return learned(forgetting_matrix(arrays["before"], arrays["after"]), arrays["models"], arrays["data"])
 
 
-def mean_learned(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> float:
-    """Return the mean gain of the models on their own data: a model that learns nothing forgets nothing."""
-    return mean_of_known(learned(matrix, models, data))
-
-
 def drops_and_rises(matrix: np.ndarray, models: np.ndarray, data: np.ndarray | None = None) -> tuple[float, float]:
     """Return the means of max(F, 0) and max(-F, 0) over the pairs of `mean_forgetting`, which is their difference.
 
@@ -127,12 +122,6 @@ def present_and_absent(class_before: np.ndarray, class_after: np.ndarray, presen
     client trains on, and over the pairs with a class that the client lacks."""
     lost = forgetting_matrix(class_before, class_after)
     return mean_of_known(lost[present]), mean_of_known(lost[~present])
-
-
-def statistics_drift(after: np.ndarray, after_global_statistics: np.ndarray) -> np.ndarray:
-    """Return [m, k]: the part of F[i, k] due to the client's batch-norm statistics; the rest is due to weights."""
-    drift: np.ndarray = after_global_statistics - after
-    return drift
 
 
 def lost_by_aggregation(after: np.ndarray, after_aggregation: np.ndarray) -> np.ndarray:

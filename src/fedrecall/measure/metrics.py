@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -43,70 +44,51 @@ class Metric:
         return f"{title}, {self.unit}" if self.unit else title
 
 
+# Two frequent kinds: an accuracy, and a difference of accuracies that may have either sign.
+accuracy = partial(Metric, better="higher", unit="%")
+difference = partial(Metric, unit="points", signed=True)
+
 # A definition names the model, the data, the clients, their weights and the rounds.
 # "Evaluated" rounds are every `evaluation.every` rounds and the last one, "tested" rounds the last
 # `evaluation.test_last`, "probed" rounds those of `forgetting`.
 OF_A_ROUND = (
-    Metric(
-        "round",
-        "The number of the round, counted from 1.",
-    ),
-    Metric(
-        "clients",
-        "The clients that trained in the round, in the order of the server's sum.",
-    ),
-    Metric(
-        "lr",
-        "The local learning rate of the round.",
-    ),
+    Metric("round", "The number of the round, counted from 1."),
+    Metric("clients", "The clients that trained in the round, in the order of the server's sum."),
+    Metric("lr", "The local learning rate of the round."),
     Metric(
         "train_loss",
-        "The clients' mean objective over their local steps, on their training batches, weighted by their "
-        "training samples, in every round. WSM drops a constant (log beta_y), so its loss may be below zero; it does "
-        "not compare with that of another objective.",
+        "The clients' mean objective over their local steps, on their training batches, weighted by their training "
+        "samples, in every round. WSM drops a constant (log beta_y), so its loss may be below zero; it does not compare "
+        "with that of another objective.",
         "lower",
     ),
-    Metric(
-        "bytes_up",
-        "Bytes of the tensors that the round's clients sent to the server, all together.",
-        "lower",
-    ),
-    Metric(
-        "bytes_down",
-        "Bytes of the tensors that the server sent to the round's clients, all together.",
-        "lower",
-    ),
+    Metric("bytes_up", "Bytes of the tensors that the round's clients sent to the server, all together.", "lower"),
+    Metric("bytes_down", "Bytes of the tensors that the server sent to the round's clients, all together.", "lower"),
     Metric(
         "flops",
-        "Floating-point operations of the round's local training: the forward and backward pass of one "
-        "sample, times the samples of all local steps of all clients.",
+        "Floating-point operations of the round's local training: the forward and backward pass of one sample, times "
+        "the samples of all local steps of all clients.",
         "lower",
     ),
     Metric(
         "simulated_seconds",
-        "Seconds that the round would take by the simulated clock, until the server has the last update that it "
-        "waits for, if the recipe has a `clock`.",
+        "Seconds that the round would take by the simulated clock, until the server has the last update that it waits "
+        "for, if the recipe has a `clock`.",
         "lower",
     ),
-    Metric(
+    accuracy(
         "val_accuracy",
-        "Accuracy of the global model after the round on the pooled validation data of all training clients, "
-        "every sample weighing the same, at evaluated rounds.",
-        "higher",
-        unit="%",
+        "Accuracy of the global model after the round on the pooled validation data of all training clients, every "
+        "sample weighing the same, at evaluated rounds.",
     ),
-    Metric(
+    accuracy(
         "val_accuracy_mean",
-        "Mean over the training clients, each weighing the same, of the global model's accuracy on the "
-        "client's validation data, at evaluated rounds.",
-        "higher",
-        unit="%",
+        "Mean over the training clients, each weighing the same, of the global model's accuracy on the client's "
+        "validation data, at evaluated rounds.",
     ),
-    Metric(
+    accuracy(
         "val_accuracy_worst",
         "Mean of the same accuracies over the worst tenth of the training clients (rounded up), at evaluated rounds.",
-        "higher",
-        unit="%",
     ),
     Metric(
         "val_accuracy_sd",
@@ -114,45 +96,34 @@ OF_A_ROUND = (
         "lower",
         unit="points",
     ),
-    Metric(
+    accuracy(
         "val_accuracy_macro",
-        "Mean over the classes, each weighing the same, of the global model's accuracy on the class's samples "
-        "in the pooled validation data, at evaluated rounds.",
-        "higher",
-        unit="%",
+        "Mean over the classes, each weighing the same, of the global model's accuracy on the class's samples in the "
+        "pooled validation data, at evaluated rounds.",
     ),
     Metric(
         "val_nll",
-        "Mean negative log-likelihood of the labels under the global model on the pooled validation data, "
-        "every sample weighing the same, at evaluated rounds.",
+        "Mean negative log-likelihood of the labels under the global model on the pooled validation data, every "
+        "sample weighing the same, at evaluated rounds.",
         "lower",
     ),
     Metric(
         "val_ece",
-        "Expected calibration error of the global model on the pooled validation data: the mean over samples "
-        "of the gap between confidence and accuracy in 15 bins of equal width, at evaluated rounds.",
+        "Expected calibration error of the global model on the pooled validation data: the mean over samples of the "
+        "gap between confidence and accuracy in 15 bins of equal width, at evaluated rounds.",
         "lower",
         unit="points",
     ),
-    Metric(
+    accuracy(
         "held_out_accuracy",
-        "Accuracy of the global model after the round on all data of the held-out clients, every sample "
-        "weighing the same, at evaluated rounds.",
-        "higher",
-        unit="%",
+        "Accuracy of the global model after the round on all data of the held-out clients, every sample weighing the "
+        "same, at evaluated rounds.",
     ),
-    Metric(
-        "test_accuracy",
-        "Accuracy of the global model after the round on the test set, at tested rounds.",
-        "higher",
-        unit="%",
-    ),
-    Metric(
+    accuracy("test_accuracy", "Accuracy of the global model after the round on the test set, at tested rounds."),
+    accuracy(
         "test_accuracy_macro",
-        "Mean over the classes, each weighing the same, of the global model's accuracy on the class's samples "
-        "in the test set, at tested rounds.",
-        "higher",
-        unit="%",
+        "Mean over the classes, each weighing the same, of the global model's accuracy on the class's samples in the "
+        "test set, at tested rounds.",
     ),
     Metric(
         "test_nll",
@@ -167,35 +138,31 @@ OF_A_ROUND = (
     ),
     Metric(
         "update_norm",
-        "Mean over the round's clients of the Euclidean norm of the client's update y - x, weights only, at "
-        "evaluated rounds.",
+        "Mean over the round's clients of the Euclidean norm of the client's update y - x, weights only, at evaluated "
+        "rounds.",
     ),
     Metric(
         "update_cosine",
         "Mean over the pairs of the round's clients of the cosine between their updates y - x, at evaluated rounds.",
     ),
-    Metric(
+    difference(
         "forgetting",
-        "What local training loses on others: mean over the pairs of a client i of the round and another "
-        "client k of F[i, k], the accuracy of the global model before the round less that of client i's model "
-        "after its local steps, on client k's validation data, at probed rounds.",
+        "What local training loses on others: mean over the pairs of a client i of the round and another client k of "
+        "F[i, k], the accuracy of the global model before the round less that of client i's model after its local "
+        "steps, on client k's validation data, at probed rounds.",
         "lower",
-        unit="points",
-        signed=True,
     ),
     Metric(
         "forgetting_se",
         "Standard error of the forgetting that comes from measuring it on a sample of the clients' data.",
         unit="points",
     ),
-    Metric(
+    difference(
         "learned",
-        "What local training gains on its own: mean over the round's clients i of the accuracy of client i's "
-        "model after its local steps less that of the global model before the round, on client i's validation "
-        "data, at probed rounds.",
+        "What local training gains on its own: mean over the round's clients i of the accuracy of client i's model "
+        "after its local steps less that of the global model before the round, on client i's validation data, at "
+        "probed rounds.",
         "higher",
-        unit="points",
-        signed=True,
     ),
     Metric(
         "forgotten_drops",
@@ -209,125 +176,66 @@ OF_A_ROUND = (
         "higher",
         unit="points",
     ),
-    Metric(
+    difference(
         "forgotten_present",
-        "Forgetting per class, where the client has it: mean over the pairs of a client i of the round and a "
-        "class in its training data of the accuracy on the class that its training lost, on the pooled "
-        "validation data, at probed rounds.",
+        "Forgetting per class, where the client has it: mean over the pairs of a client i of the round and a class in "
+        "its training data of the accuracy on the class that its training lost, on the pooled validation data, at "
+        "probed rounds.",
         "lower",
-        unit="points",
-        signed=True,
     ),
-    Metric(
+    difference(
         "forgotten_absent",
-        "Forgetting per class, where the client lacks it: the same mean over the pairs of a client i and a "
-        "class that is not in its training data.",
+        "Forgetting per class, where the client lacks it: the same mean over the pairs of a client i and a class that "
+        "is not in its training data.",
         "lower",
-        unit="points",
-        signed=True,
     ),
-    Metric(
+    difference(
         "forgetting_global_statistics",
         "Forgetting by the weights alone: the same as `forgetting`, of client i's weights with the batch-norm "
         "statistics that it was sent.",
         "lower",
-        unit="points",
-        signed=True,
     ),
-    Metric(
+    difference(
         "lost_by_aggregation",
-        "What averaging loses: mean over the clients k of the mean accuracy of the round's client models less "
-        "that of the new global model, on client k's validation data, at probed rounds.",
+        "What averaging loses: mean over the clients k of the mean accuracy of the round's client models less that of "
+        "the new global model, on client k's validation data, at probed rounds.",
         "lower",
-        unit="points",
-        signed=True,
     ),
     Metric(
         "global_forgetting",
-        "Mean over the classes of the global model's loss of accuracy since the evaluated round before, a "
-        "gain counting as zero, on the pooled validation data, at evaluated rounds.",
+        "Mean over the classes of the global model's loss of accuracy since the evaluated round before, a gain "
+        "counting as zero, on the pooled validation data, at evaluated rounds.",
         "lower",
         unit="points",
     ),
-    Metric(
+    difference(
         "global_forgetting_from_best",
-        "Mean over the classes of the best accuracy at any earlier evaluated round less that of the global "
-        "model now, on the pooled validation data, at evaluated rounds.",
-        "lower",
-        unit="points",
-        signed=True,
-    ),
-)
-OF_A_RUN = (
-    Metric(
-        "final_accuracy",
-        "Mean of `test_accuracy` over the tested rounds.",
-        "higher",
-        unit="%",
-    ),
-    Metric(
-        "final_accuracy_sd",
-        "Standard deviation of `test_accuracy` over the tested rounds.",
-        "lower",
-        unit="points",
-    ),
-    Metric(
-        "final_accuracy_rounds",
-        "How many rounds the final accuracy is the mean of.",
-    ),
-    Metric(
-        "final_accuracy_macro",
-        "Mean of `test_accuracy_macro` over the tested rounds: every class weighs the same.",
-        "higher",
-        unit="%",
-    ),
-    Metric(
-        "last_val_accuracy",
-        "`val_accuracy` of the last evaluated round.",
-        "higher",
-        unit="%",
-    ),
-    Metric(
-        "forgetting",
-        "Mean of `forgetting` over the probed rounds.",
-        "lower",
-        unit="points",
-        signed=True,
-    ),
-    Metric(
-        "learned",
-        "Mean of `learned` over the probed rounds.",
-        "higher",
-        unit="points",
-        signed=True,
-    ),
-    Metric(
-        "rounds_to_target",
-        "The first evaluated round whose `val_accuracy` is at least `evaluation.target`.",
-        "lower",
-    ),
-    Metric(
-        "bytes_to_target",
-        "`bytes_up` and `bytes_down` of all rounds up to that one.",
-        "lower",
-    ),
-    Metric(
-        "flops_to_target",
-        "`flops` of all rounds up to that one.",
-        "lower",
-    ),
-    Metric(
-        "simulated_seconds",
-        "`simulated_seconds` of all rounds, if the recipe has a `clock`.",
-        "lower",
-    ),
-    Metric(
-        "simulated_seconds_to_target",
-        "`simulated_seconds` of all rounds up to that one.",
+        "Mean over the classes of the best accuracy at any earlier evaluated round less that of the global model now, "
+        "on the pooled validation data, at evaluated rounds.",
         "lower",
     ),
 )
 METRICS = {metric.name: metric for metric in OF_A_ROUND}
+OF_A_RUN = (
+    accuracy("final_accuracy", "Mean of `test_accuracy` over the tested rounds."),
+    Metric(
+        "final_accuracy_sd", "Standard deviation of `test_accuracy` over the tested rounds.", "lower", unit="points"
+    ),
+    Metric("final_accuracy_rounds", "How many rounds the final accuracy is the mean of."),
+    accuracy(
+        "final_accuracy_macro", "Mean of `test_accuracy_macro` over the tested rounds: every class weighs the same."
+    ),
+    accuracy("last_val_accuracy", "`val_accuracy` of the last evaluated round."),
+    replace(METRICS["forgetting"], words="Mean of `forgetting` over the probed rounds."),
+    replace(METRICS["learned"], words="Mean of `learned` over the probed rounds."),
+    Metric(
+        "rounds_to_target", "The first evaluated round whose `val_accuracy` is at least `evaluation.target`.", "lower"
+    ),
+    Metric("bytes_to_target", "`bytes_up` and `bytes_down` of all rounds up to that one.", "lower"),
+    Metric("flops_to_target", "`flops` of all rounds up to that one.", "lower"),
+    Metric("simulated_seconds", "`simulated_seconds` of all rounds, if the recipe has a `clock`.", "lower"),
+    Metric("simulated_seconds_to_target", "`simulated_seconds` of all rounds up to that one.", "lower"),
+)
 SUMMARY = {metric.name: metric for metric in OF_A_RUN}
 # The metrics that may decide when a run ends and which model is kept: those on validation data.
 DECIDING = {name: metric for name, metric in METRICS.items() if name.startswith("val_") and metric.better}

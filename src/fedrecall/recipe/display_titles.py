@@ -14,7 +14,6 @@ OF_PYTHON = {"data": "data given in Python", "model": "a model given in Python"}
 
 @cache
 def titles() -> Titles:
-    """Return the titles of all built-in components."""
     sections = {
         key: {name: title_of(thing) for name, thing in section.listing.items()} for key, section in SECTIONS.items()
     }

@@ -9,16 +9,8 @@ from fedrecall.errors import InputError, nearest, short_repr
 from fedrecall.recipe.files import Tree, with_bases
 from fedrecall.recipe.presets import PRESETS
 from fedrecall.recipe.recipe import SECTIONS, Recipe
-from fedrecall.recipe.settings import name_or_group
+from fedrecall.recipe.settings import CheckpointTimes, Forgetting, Local, name_or_group
 from fedrecall.storage.safe_parsing import yaml_value
-
-# Setting one of a pair drops the other from the layers below.
-EITHER_OR = [
-    ("participation", "clients_per_round"),
-    ("local.epochs", "local.steps"),
-    ("forgetting.every", "forgetting.rounds"),
-    ("checkpoint.seconds", "checkpoint.every"),
-]
 
 
 def load_recipe(source: str | None, overrides: Iterable[str] = (), extra: Tree | None = None) -> Recipe:
@@ -60,17 +52,15 @@ def with_long_participation(below: Tree, above: Tree) -> Tree:
 
 def with_preset(layers: Sequence[Tree]) -> list[Tree]:
     """Return the layers with the preset that the highest of them names, inserted right below that layer."""
-    named = [place for place, layer in enumerate(layers) if "preset" in layer]
     plain = [{key: value for key, value in layer.items() if key != "preset"} for layer in layers]
-    for place in named:
-        preset = layers[place]["preset"]
-        if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
-            raise InputError(f"preset is {short_repr(preset)}, which is not known; {nearest(str(preset), PRESETS)}")
-    if not named:
-        return plain
-    preset = layers[named[-1]]["preset"]
+    highest, preset = 0, None
+    for place, layer in enumerate(layers):
+        if "preset" in layer:
+            highest, preset = place, layer["preset"]
+            if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
+                raise InputError(f"preset is {short_repr(preset)}, which is not known; {nearest(str(preset), PRESETS)}")
     switches = PRESETS[preset](merged(plain)) if preset is not None else {}
-    return [*plain[: named[-1]], switches, *plain[named[-1] :]]
+    return [*plain[:highest], switches, *plain[highest:]]
 
 
 def from_words(words: Iterable[str]) -> Tree:
@@ -123,7 +113,8 @@ def overlay(below: Any, above: Any) -> Any:
 
 def without_the_others(below: Tree, above: Tree) -> Tree:
     """Return `below` without the keys that a key of `above` excludes."""
-    for pair in EITHER_OR:
+    for group in (Recipe, Local, Forgetting, CheckpointTimes):
+        pair = [f"{group.section}.{key}".removeprefix(".") for key in group.exclusive]
         for given, other in (pair, pair[::-1]):
             if look_up(above, given) is not None and look_up(above, other) is None:
                 below = without_key(below, other.split("."))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
@@ -32,7 +32,6 @@ from fedrecall.recipe.settings import (
     Local,
     Settings,
     Stop,
-    exclusive,
     name_or_group,
 )
 from fedrecall.runs.identity import MOST_TESTED, digest_of, hash_of, round_identity
@@ -59,6 +58,9 @@ def component_list(section: Section[Any]) -> Callable[[object], object]:
 
 class Recipe(Settings):
     """All settings of a run: those that decide its result, and where it runs."""
+
+    exclusive: ClassVar[tuple[str, ...]] = ("participation", "clients_per_round")
+    if_neither: ClassVar[Any] = 0.1
 
     data: Named = Field(default={"name": "cifar10"}, description="the data set")
     partition: Named = Field(default={"name": "dirichlet"}, description="who has which of its samples")
@@ -94,8 +96,7 @@ class Recipe(Settings):
         description="its statistics: average (weighted by samples) | local (they stay with the client)",
     )
     bad_updates: BadUpdates = Field(
-        default="drop",
-        description="a client whose update is not finite: drop (the round goes on without it) | stop",
+        default="drop", description="a client whose update is not finite: drop (the round goes on without it) | stop"
     )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="when the global model is evaluated")
     forgetting: Forgetting = Field(default_factory=Forgetting, description="when forgetting is measured")
@@ -104,8 +105,7 @@ class Recipe(Settings):
     )
     stop: Stop = Field(default_factory=Stop, description="when the run has learned enough")
     keep: Keep = Field(
-        default="last",
-        description="the model of model.safetensors: of the last round | of the best, by stop.metric",
+        default="last", description="the model of model.safetensors: of the last round | of the best, by stop.metric"
     )
     init: str | None = Field(
         default=None, description="a .safetensors file with the weights to start from; default: drawn by the seed"
@@ -118,11 +118,8 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _resolve(self) -> Recipe:
-        exclusive(self, "participation", "clients_per_round")
         if isinstance(self.participation, Mapping):
             self._resolve_participation(self.participation)
-        if self.participation is None and self.clients_per_round is None:
-            object.__setattr__(self, "participation", 0.1)
         self.local.check_rates(self.rounds)
         if self.evaluation.test_last is None and self.tested_rounds == MOST_TESTED:
             object.__setattr__(self, "evaluation", self.evaluation.model_copy(update={"test_last": MOST_TESTED}))
@@ -161,7 +158,6 @@ class Recipe(Settings):
         return sections[section].create(getattr(self, section), **supplied)
 
     def create_participation(self) -> Participation:
-        """Return the participation, which chooses the clients of a round."""
         if isinstance(self.participation, Mapping):
             return PARTICIPATION.create(self.participation)
         if self.clients_per_round is not None:
@@ -170,11 +166,9 @@ class Recipe(Settings):
         return UniformSampling(self.participation)
 
     def create_stages(self) -> tuple[Stage, ...]:
-        """Return the stages that updates go through."""
         return tuple(map(STAGE.create, self.updates))
 
     def evaluates(self, round: int) -> bool:
-        """Whether this round is evaluated."""
         return round % self.evaluation.every == 0 or round == self.rounds
 
     @property

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fedrecall.config.options import LARGEST_REAL, JudgedPrior, Positive, Rate, Whole
 from fedrecall.errors import InputError, expectation, nearest, short_repr
@@ -35,6 +27,8 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     section: ClassVar[str] = ""
+    exclusive: ClassVar[tuple[str, ...]] = ()  # two keys that exclude each other
+    if_neither: ClassVar[Any] = None  # the value of the first of them if neither is given
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -45,6 +39,16 @@ class Settings(BaseModel):
                 # From a user's module, which was imported to check its options.
                 raise inner from None
             raise InputError(sentence(error, type(self))) from None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        given = [key for key in self.exclusive if getattr(self, key) is not None]
+        if len(given) == 2:
+            first, second = (f"{self.section}.{key}".removeprefix(".") for key in given)
+            raise InputError(f"{first} and {second} are both given; they exclude each other")
+        if self.exclusive and not given:
+            object.__setattr__(self, self.exclusive[0], self.if_neither)
+        return self
 
     @classmethod
     def nearest_key(cls, key: str) -> str:
@@ -67,13 +71,6 @@ def sentence(error: ValidationError, group: type[Settings]) -> str:
         return f"the key {key!r} is missing"
     same_key = [other for other in error.errors() if other["loc"][:1] == first["loc"][:1]]
     return f"{key} is {short_repr(first['input'])}; {expectation(*same_key)}"
-
-
-def exclusive(group: Settings, first: str, second: str) -> None:
-    """Raise an `InputError` if both keys are given."""
-    if getattr(group, first) is not None and getattr(group, second) is not None:
-        dot = f"{group.section}." if group.section else ""
-        raise InputError(f"{dot}{first} and {dot}{second} are both given; they exclude each other")
 
 
 def name_or_group(value: object) -> object:
@@ -140,6 +137,8 @@ class Local(Settings):
     """How a client trains."""
 
     section: ClassVar[str] = "local"
+    exclusive: ClassVar[tuple[str, ...]] = ("epochs", "steps")
+    if_neither: ClassVar[Any] = 3
     epochs: Positive | None = Field(
         default=None, description="passes over the client's training data in a round (3 unless `steps` is given)"
     )
@@ -183,13 +182,6 @@ class Local(Settings):
         default=1, description="torch threads per client; part of the bits"
     )
 
-    @model_validator(mode="after")
-    def _epochs_or_steps(self) -> Local:
-        exclusive(self, "epochs", "steps")
-        if self.epochs is None and self.steps is None:
-            object.__setattr__(self, "epochs", 3)
-        return self
-
     def create_optimiser(self) -> Optimiser:
         """Return the optimiser with the momentum and the weight decay of this section."""
         from fedrecall.optimisers import OPTIMISER  # imports torch
@@ -229,8 +221,7 @@ class Evaluation(Settings):
 
     section: ClassVar[str] = "evaluation"
     every: Positive = Field(
-        default=10,
-        description="rounds between evaluations on the pooled validation data; the last round always is",
+        default=10, description="rounds between evaluations on the pooled validation data; the last round always is"
     )
     test_last: Whole | None = Field(
         default=None,
@@ -256,19 +247,14 @@ class Forgetting(Settings):
     """When forgetting is measured, and on whose data."""
 
     section: ClassVar[str] = "forgetting"
+    exclusive: ClassVar[tuple[str, ...]] = ("every", "rounds")
+    if_neither: ClassVar[Any] = 0
     every: Whole | None = Field(default=None, description="rounds N, 2N, ...; 0: never (unless `rounds` is given)")
     rounds: tuple[Positive, ...] | None = Field(default=None, description="or: these rounds, counted from 1")
     sample: Positive | None = Field(
         default=None,
         description="on the data of so many clients, drawn by the seed, with a standard error; default: of all",
     )
-
-    @model_validator(mode="after")
-    def _every_or_rounds(self) -> Forgetting:
-        exclusive(self, "every", "rounds")
-        if self.every is None and self.rounds is None:
-            object.__setattr__(self, "every", 0)
-        return self
 
     def due(self, round: int) -> bool:
         if self.rounds is not None:
@@ -293,18 +279,12 @@ class CheckpointTimes(Settings):
     """When the state of the run is saved."""
 
     section: ClassVar[str] = "checkpoint"
+    exclusive: ClassVar[tuple[str, ...]] = ("seconds", "every")
+    if_neither: ClassVar[Any] = 60.0
     seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="seconds between checkpoints (60 unless `every` is given); the last round always is",
+        default=None, description="seconds between checkpoints (60 unless `every` is given); the last round always is"
     )
     every: Positive | None = Field(default=None, description="or: rounds between checkpoints")
-
-    @model_validator(mode="after")
-    def _seconds_or_every(self) -> CheckpointTimes:
-        exclusive(self, "seconds", "every")
-        if self.seconds is None and self.every is None:
-            object.__setattr__(self, "seconds", 60.0)
-        return self
 
     def due(self, round: int, seconds_since: float) -> bool:
         return round % self.every == 0 if self.every else seconds_since >= (self.seconds or 0)
@@ -320,8 +300,7 @@ class Execution(Settings):
         "same up to rounding | ray: in workers of a Ray cluster | auto: what fits, here",
     )
     workers: Positive | Literal["auto"] = Field(
-        default="auto",
-        description="worker processes; auto: as many as there are CPUs to use, or as fit on the cluster",
+        default="auto", description="worker processes; auto: as many as there are CPUs to use, or as fit on the cluster"
     )
     ray_address: Text | None = Field(
         default=None, description="ray: the cluster, as HOST:PORT or auto; default: Ray on this machine alone"
@@ -340,8 +319,7 @@ class Execution(Settings):
         default=1, description="processes: workers that share a device, if `workers` is auto"
     )
     deterministic: bool = Field(
-        default=True,
-        description="on a device: deterministic algorithms alone; an operation that has none is named",
+        default=True, description="on a device: deterministic algorithms alone; an operation that has none is named"
     )
     tf32: bool = Field(
         default=False, description="cuda: products and convolutions with inputs rounded to TF32, which is faster"

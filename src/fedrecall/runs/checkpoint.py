@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,13 +26,7 @@ from fedrecall.runs.client_states import StateFiles
 from fedrecall.runs.jsonl import Lines
 from fedrecall.runs.records import NOTE_DIGEST, Noted, before_and_after, with_digest, without_digest
 from fedrecall.runs.schema import CheckpointNote, check
-from fedrecall.storage.atomic_files import (
-    delete_file,
-    explain_write_errors,
-    remove_leftovers,
-    replace_file,
-    write_text,
-)
+from fedrecall.storage.atomic_files import delete_file, explain_write_errors, remove_leftovers, write_bytes, write_text
 from fedrecall.storage.safe_parsing import json_value, regular_file
 from fedrecall.version import __version__
 
@@ -70,19 +65,11 @@ def save(folder: Path, point: Checkpoint) -> None:
     with explain_write_errors(path):
         folder.mkdir(exist_ok=True)
     content = save_tensors(tensors)
-    with replace_file(path) as beside:
-        beside.write_bytes(content)
+    write_bytes(path, content)
+    note = {"round": point.round, "sha256": hashlib.sha256(content).hexdigest()}
+    noted = ("fedrecall", "recipe_sha256", "recipe", "records", "device")
     try:
-        note = {
-            "round": point.round,
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "fedrecall": point.fedrecall,
-            "recipe_sha256": point.recipe_sha256,
-            "recipe": point.recipe,
-            "records": point.records,
-            "device": point.device,
-        }
-        write_note(note_path, note)
+        write_note(note_path, {**note, **{key: getattr(point, key) for key in noted}})
     except BaseException:  # without its note the file is useless
         with contextlib.suppress(OSError):
             path.unlink()
@@ -140,8 +127,8 @@ def read(note_path: Path) -> Checkpoint:
         reason = str(error) if isinstance(error, InputError) else type(error).__name__
         raise InputError(f"the checkpoint {str(path)!r} is damaged: {reason}") from None
     del note["sha256"]
-    state: dict[str, Any] = {**groups, "versions": versions}
-    return Checkpoint(**note, **state)
+    server, buffers, best = groups.values()
+    return Checkpoint(**note, server=server, buffers=buffers, best=best, versions=versions)
 
 
 def read_note(path: Path) -> dict[str, Any]:
@@ -162,15 +149,21 @@ def newest_note(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest checkpoint that is intact, client states included, and the errors of later ones."""
+def newest(
+    folder: Path, states: StateFiles | None = None, before: float = math.inf
+) -> tuple[Checkpoint | None, list[str]]:
+    """Return the newest intact checkpoint of a round before this one, and the errors of later ones.
+
+    With `states` the client states that belong to it must be intact, too.
+    """
     wrong: list[str] = []
     for note_path in reversed(notes(folder)):
         try:
             point = read(note_path)
             if states is not None:
                 states.check(point.versions)
-            return point, wrong
+            if point.round < before:
+                return point, wrong
         except InputError as error:
             wrong.append(str(error))
     return None, wrong
@@ -178,20 +171,19 @@ def newest(folder: Path, states: StateFiles | None = None) -> tuple[Checkpoint |
 
 def drop_after(folder: Path, round: int) -> list[Checkpoint]:
     """Delete later, damaged and partial checkpoints; return the last two that remain, oldest first."""
-    kept = []
+    intact = []
     for note_path in notes(folder):
-        try:
+        point = None
+        with contextlib.suppress(InputError):
             point = read(note_path)
-        except InputError:
-            point = None
         if point is None or point.round > round:
             delete(note_path)
         else:
-            kept.append(point)
-    while len(kept) > KEPT:  # a process was killed before it deleted the oldest
-        delete(note_of(folder, kept.pop(0).round))
+            intact.append(point)
+    while len(intact) > KEPT:  # a process was killed before it deleted the oldest
+        delete(note_of(folder, intact.pop(0).round))
     for path in folder.glob("round-*.safetensors"):  # left by a process killed before it wrote the note
         if not path.with_suffix(".json").exists():
             delete_file(path, folder.parent)
     remove_leftovers(folder, folder.parent)
-    return kept
+    return intact

@@ -13,11 +13,11 @@ from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from fedrecall.core.vector import Tensors, tensors_digest
 from fedrecall.errors import InputError
-from fedrecall.storage.atomic_files import delete_file, explain_write_errors, flush, remove_leftovers, replace_file
+from fedrecall.storage.atomic_files import delete_file, explain_write_errors, flush, remove_leftovers, write_bytes
 from fedrecall.storage.safe_parsing import regular_file
 
 
@@ -47,21 +47,21 @@ class StateFiles:
             with safe_open(regular_file(path), framework="pt") as file:
                 state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 noted = (file.metadata() or {}).get("sha256")
-            if noted not in (None, tensors_digest(state)):
-                raise ValueError
+            if noted in (None, tensors_digest(state)):
+                return state
         except (OSError, ValueError, RuntimeError, SafetensorError):
-            raise lost(client, version, path) from None
-        return state
+            pass
+        raise lost(client, version, path)
 
     def put(self, client: int, round: int, state: Tensors) -> int:
         if not state:
             return 0
         path = self.path(client, round)
-        kept = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
+        copies = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
         with explain_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(path, flushed=False) as beside:  # there are many: `flush` syncs the current ones
-            save_file(kept, beside, {"sha256": tensors_digest(kept)})
+        # There are many: `flush` syncs the current ones.
+        write_bytes(path, save(copies, {"sha256": tensors_digest(copies)}), flushed=False)
         return round
 
     def check(self, versions: Mapping[int, int]) -> None:
@@ -120,11 +120,6 @@ class StateTable:
             self.discard(client, version)
         self._superseded = {}
 
-    def commit(self, accepted: Mapping[int, int]) -> None:
-        """Propose and settle versions."""
-        self.propose(accepted)
-        self.settle()
-
     def roll_back(self) -> None:
         """Undo a stopped round: make the previous versions current again."""
         self.versions.update(self._superseded)
@@ -145,8 +140,7 @@ class StateTable:
 
     def discard(self, client: int, version: int) -> None:
         """Delete a version unless a table has it."""
-        named = any(table.get(client) == version for table in (self.versions, *self._kept))
-        if version and not named:
+        if version and all(table.get(client) != version for table in (self.versions, *self._kept)):
             self.files.delete(client, version)
 
 

@@ -36,5 +36,5 @@ def probe_file(run: Path, round: int) -> Path:
 
 def probe_files(run: Path) -> dict[int, Path]:
     """Return the files of the probed rounds, by round; other file names are ignored."""
-    found = {path.stem.removeprefix("round-"): path for path in (run / FORGETTING).glob("round-*.npz")}
-    return dict(sorted((int(number), path) for number, path in found.items() if number.isdecimal()))
+    paths = {path.stem.removeprefix("round-"): path for path in (run / FORGETTING).glob("round-*.npz")}
+    return dict(sorted((int(number), path) for number, path in paths.items() if number.isdecimal()))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from fedrecall.core.vector import Tensors
 from fedrecall.errors import InputError, short_repr
@@ -29,6 +29,7 @@ from fedrecall.storage.atomic_files import (
     remove_dead_versions,
     remove_leftovers,
     replace_file,
+    write_bytes,
     write_error,
     write_text,
 )
@@ -67,20 +68,16 @@ class RunFolder:
         """Create `parent/name`, or `parent/name-2`, -3, .. if that exists."""
         with explain_folder_errors(parent):
             parent.mkdir(parents=True, exist_ok=True)
-        number = 1
+        path, number = parent / name, 1
         while True:
-            path = parent / (name if number == 1 else f"{name}-{number}")
-            with explain_folder_errors(path):
-                try:
-                    path.mkdir()
-                except FileExistsError:
-                    number += 1
-                else:
-                    return cls(path)
+            with explain_folder_errors(path), contextlib.suppress(FileExistsError):
+                path.mkdir()
+                return cls(path)
+            number += 1
+            path = parent / f"{name}-{number}"
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """Open the folder of an existing run."""
         refuse_unwritable_name(path)
         if not (path / files.RECIPE).is_file():
             raise InputError(f"{str(path)!r} is not a run's folder: it has no {files.RECIPE}")
@@ -97,14 +94,14 @@ class RunFolder:
 
     def lines_until(self, round: int) -> dict[str, Lines]:
         """Return the lines of each file up to a round; raise an `InputError` if one of them is damaged."""
-        found = {name: lines_until(self.path / name, round) for name in files.LINES if (self.path / name).exists()}
-        refuse_gaps(self.path / files.METRICS, found.get(files.METRICS, []), round)
-        return found
+        lines = {name: lines_until(self.path / name, round) for name in files.LINES if (self.path / name).exists()}
+        refuse_gaps(self.path / files.METRICS, lines.get(files.METRICS, []), round)
+        return lines
 
     def cut_back(self, round: int, lines: Mapping[str, Lines]) -> None:
         """Replace the lines of each file by these, and delete the other files of later rounds."""
-        for name, kept in lines.items():
-            self.write_text(name, jsonl_text(kept))
+        for name, remaining in lines.items():
+            self.write_text(name, jsonl_text(remaining))
         for number, path in files.probe_files(self.path).items():
             if number > round:
                 delete_file(path, self.path)
@@ -155,8 +152,7 @@ class RunFolder:
 
     def save_model(self, state: Tensors) -> None:
         """Save names and tensors only, so that equal models give equal files."""
-        with replace_file(self.path / files.MODEL) as beside:
-            save_file(state, beside)
+        write_bytes(self.path / files.MODEL, save(state))
 
     def save_forgetting(self, round: int, arrays: Mapping[str, np.ndarray]) -> None:
         path = files.probe_file(self.path, round)

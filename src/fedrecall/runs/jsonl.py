@@ -18,10 +18,7 @@ KINDS: dict[str, type[RoundLine]] = {files.METRICS: MetricsLine, files.EVENTS: E
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    try:
-        return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=False)
-    except ValueError:
-        return json.dumps(finite(value), indent=indent, ensure_ascii=False)
+    return json.dumps(finite(value), indent=indent, ensure_ascii=False)
 
 
 def finite(value: Any) -> Any:
@@ -45,16 +42,16 @@ def read_lines(path: Path, *, unfinished: bool = False) -> Lines:
 
     In an `unfinished` run, a partial last line is left out.
     """
-    found: Lines = []
-    *lines, rest = content_of(path).split(b"\n")
-    if rest and not unfinished:
-        lines.append(rest)
-    for number, line in enumerate(lines, start=1):
+    lines: Lines = []
+    *texts, last = content_of(path).split(b"\n")
+    if last and not unfinished:
+        texts.append(last)
+    for number, text in enumerate(texts, start=1):
         try:
-            found.append(json_value(line.decode()))
+            lines.append(json_value(text.decode()))
         except ValueError:
             raise InputError(f"line {number} of {str(path)!r} is not JSON") from None
-    return found
+    return lines
 
 
 def lines_until(path: Path, round: int) -> Lines:
@@ -63,7 +60,7 @@ def lines_until(path: Path, round: int) -> Lines:
     Raise an `InputError` for a damaged line before one of them.
     """
     kind = KINDS.get(path.name, RoundLine)
-    found: Lines = []
+    lines: Lines = []
     damaged = 0
     for number, text in enumerate(content_of(path).split(b"\n"), start=1):
         try:
@@ -78,8 +75,8 @@ def lines_until(path: Path, round: int) -> Lines:
                     f"line {damaged} of {str(path)!r} is damaged, and the run goes on after round {round}; put "
                     "the file back from a copy, or take that line out"
                 )
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines
 
 
 def refuse_gaps(path: Path, lines: Lines, round: int) -> None:

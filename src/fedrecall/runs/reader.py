@@ -54,12 +54,10 @@ class RunRecord:
 
     @cached_property
     def metrics(self) -> list[Tree]:
-        """The line of each round."""
         return self._lines(files.METRICS, schema.RoundLine)
 
     @cached_property
     def card(self) -> Tree:
-        """The card of the partition."""
         return without_nulls(read_tree(self.path / files.CARD, json_value, schema.CARD_KEYS) or {})
 
     @cached_property
@@ -88,7 +86,7 @@ class RunRecord:
     @cached_property
     def probes(self) -> dict[int, dict[str, np.ndarray]]:
         """The arrays of each probed round; `data` has the clients of the columns, in older files all in order."""
-        found = {}
+        probes = {}
         for number, path in files.probe_files(self.path).items():
             with damage_in(path, "; delete it to report without it"):
                 probe = arrays(path)
@@ -96,8 +94,8 @@ class RunRecord:
                     raise InputError("it is not one of a probed round")
                 probe.setdefault("data", np.arange(probe["before"].size))
                 schema.check_probe(probe)
-            found[number] = probe
-        return found
+            probes[number] = probe
+        return probes
 
     @property
     def finished(self) -> bool:
@@ -144,7 +142,6 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether the folder holds a run."""
     return (path / files.RECIPE).is_file()
 
 
@@ -156,7 +153,7 @@ def runs_in(path: Path) -> list[Path]:
 
 def find_runs(paths: list[Path]) -> list[Path]:
     """Return the runs among the paths, each once; a folder of runs or a study stands for the runs in it."""
-    found: dict[Path, Path] = {}
+    runs: dict[Path, Path] = {}
     for path in paths:
         refuse_unwritable_name(path)
         if not path.is_dir():
@@ -165,8 +162,8 @@ def find_runs(paths: list[Path]) -> list[Path]:
         if not inside:
             raise InputError(f"the folder {str(path)!r} is no run and has none in it: {files.RECIPE} is missing")
         for run in inside:
-            found.setdefault(run.resolve(), run)
-    return list(found.values())
+            runs.setdefault(run.resolve(), run)
+    return list(runs.values())
 
 
 def refuse_unwritable_name(path: Path) -> None:

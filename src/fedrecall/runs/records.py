@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ def with_digest(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def without_digest(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return the tree without its digest; raise an `InputError` if the digest does not match."""
-    rest = {name: value for name, value in tree.items() if name != key}
-    if tree.get(key) not in (None, hash_of(rest)):
+    content = {name: value for name, value in tree.items() if name != key}
+    if tree.get(key) not in (None, hash_of(content)):
         raise InputError("it is not as it was written")
-    return rest
+    return content
 
 
 class Records:
@@ -87,21 +87,16 @@ def note_of_content(content: bytes) -> dict[str, Any]:
 
 def changed_since(run: Path, noted: Noted) -> list[str]:
     """Return the recorded files that are missing or do not begin with the noted content."""
-    found = []
-    for name, note in noted.items():
-        path = run / name
-        try:
-            content = path.read_bytes() if path.is_file() else b""
-        except OSError:
-            content = b""
-        if not any(begins_with(content, one) for one in (note, note.get("or") or note)):
-            found.append(name)
-    return found
+    return [name for name, note in noted.items() if not begins_with(run / name, (note, note.get("or") or note))]
 
 
-def begins_with(content: bytes, note: Mapping[str, Any]) -> bool:
-    """Whether a file's content begins with the noted content."""
-    return note_of_content(content[: note["bytes"]]) == {key: note[key] for key in ("bytes", "sha256")}
+def begins_with(path: Path, notes: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a file's content begins with the content of one of the notes."""
+    try:
+        content = path.read_bytes() if path.is_file() else b""
+    except OSError:
+        content = b""
+    return any(note_of_content(content[: note["bytes"]]).items() <= note.items() for note in notes)
 
 
 def check_records(run: Path, noted: Noted, round: int, *, force: bool) -> list[str]:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: FlatModel) -> None:
-    """Raise an `InputError` if these parts cannot be combined."""
     algorithm, name, objective = job.algorithm, recipe.algorithm["name"], recipe.objective["name"]
     job.objective.check(federation.num_classes)
     check_length("evaluation.prior", recipe.evaluation.prior, federation.num_classes)
@@ -182,7 +181,6 @@ def warnings_of(experiment: Experiment, card: Mapping[str, Any]) -> Iterator[str
 
 
 def device_warnings(experiment: Experiment) -> Iterator[str]:
-    """Yield warnings about the device."""
     execution, local, engine = experiment.recipe.execution, experiment.recipe.local, experiment.engine
     if experiment.device.is_cpu and local.precision == "bfloat16" and not torch.cpu._is_avx512_bf16_supported():
         yield "local.precision is bfloat16, which this CPU has no instructions for: it is many times slower"

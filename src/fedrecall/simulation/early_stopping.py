@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from fedrecall.errors import InputError, nearest
 from fedrecall.measure.metrics import DECIDING
 from fedrecall.recipe.settings import Stop
+from fedrecall.runs.reader import is_number
 
 
 def refuse_unknown_metric(stop: Stop, own: Iterable[str], *, has_validation: bool) -> None:
@@ -38,7 +38,7 @@ class Best:
         if self.stop.metric not in line:
             return
         value = line[self.stop.metric]
-        if value is not None and math.isfinite(value) and (self.value is None or self._better(value, self.value)):
+        if is_number(value) and (self.value is None or self._better(value, self.value)):
             self.round, self.value, self.evaluations_since = line["round"], value, 0
         else:
             self.evaluations_since += 1

@@ -47,13 +47,7 @@ class Experiment:
     """A recipe with the objects that it names, ready to run."""
 
     @fixed_torch_state()
-    def __init__(
-        self,
-        recipe: Recipe,
-        job: Job,
-        federation: Federation,
-        parts: Parts,
-    ) -> None:
+    def __init__(self, recipe: Recipe, job: Job, federation: Federation, parts: Parts) -> None:
         self.recipe, self.federation, self.trackers = recipe, federation, trackers_of(recipe)
         self.flat = job.build_model(federation)
         job = job.for_model(self.flat)
@@ -149,7 +143,7 @@ def build(
     parts = parts or Parts()
     made = Experiment(recipe, job_of(recipe, federation, parts), federation, parts)
     if run is not None and (run / files.ORIGIN).exists():
-        made.weights = weights_of(run)
+        made.weights = RunRecord(run).origin.get("model", {}).get("weights")
     elif given_weights or recipe.init:
         made.load_init()
         made.weights = tensors_digest(made.flat.state_dict())[:16]
@@ -184,15 +178,8 @@ def clock_of(recipe: Recipe, job: Job, flat: FlatModel, flops_per_sample: int) -
 
 
 def trackers_of(recipe: Recipe) -> list[Watcher]:
-    """Return the watchers that a recipe names."""
     made = [TRACKER.create(tree) for tree in recipe.trackers]
     for tree, tracker in zip(recipe.trackers, made):
         if not isinstance(tracker, Watcher):
             raise InputError(f"trackers is {tree['name']!r}, which makes no Watcher; expected a class derived from it")
     return made
-
-
-def weights_of(run: Path) -> str | None:
-    """Return the digest of a run's given initial weights; None if it was given none."""
-    weights: str | None = RunRecord(run).origin.get("model", {}).get("weights")
-    return weights

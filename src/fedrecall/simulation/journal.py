@@ -46,7 +46,6 @@ class Journal:
         self._live = live
 
     def record(self, live: LiveRound) -> None:
-        """Write a completed round."""
         self.end()
         if live.matrices is not None:
             self.folder.save_forgetting(live.number, live.matrices)
@@ -59,22 +58,23 @@ class Journal:
     def end(self) -> None:
         """Write the events of the current round."""
         live, self._live = self._live, None
-        for kind, message in live.events if live else ():
+        if live is None:
+            return
+        for kind, message in live.events:
             if kind == "warning":
-                self.warn(live.number if live else 0, message)
+                self.warn(live.number, message)
             else:
                 self._count(kind)
-                self.folder.event(kind, live.number if live else 0, message)
+                self.folder.event(kind, live.number, message)
 
     def all_warnings(self) -> list[str]:
         """Return the warnings, with one sentence each for all dropped updates and all missing clients."""
-        found = list(self.warnings)
+        warnings, missing = list(self.warnings), self.missing_clients
         if self.dropped_updates:
-            found.append(f"{self.dropped_updates} updates were not finite and left out: see {files.EVENTS}")
-        if self.missing_clients:
-            times = self.missing_clients
-            found.append(f"clients were left out {times} times because nothing came from them: see {files.EVENTS}")
-        return found
+            warnings.append(f"{self.dropped_updates} updates were not finite and left out: see {files.EVENTS}")
+        if missing:
+            warnings.append(f"clients were left out {missing} times because nothing came from them: see {files.EVENTS}")
+        return warnings
 
     def _count(self, kind: str) -> None:
         self.dropped_updates += kind == "dropped"

@@ -40,11 +40,7 @@ class RunLifecycle:
     """One run of an experiment in a folder, from start to end."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        folder: RunFolder,
-        observers: Sequence[Observer],
-        start: Checkpoint | None,
+        self, experiment: Experiment, folder: RunFolder, observers: Sequence[Observer], start: Checkpoint | None
     ) -> None:
         self.experiment, self.recipe, self.engine = experiment, experiment.recipe, experiment.engine
         self.folder, self.observers = folder, observers

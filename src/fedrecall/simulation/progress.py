@@ -46,23 +46,26 @@ class ProgressLine(Watcher):
         if "val_accuracy" in line:
             self.accuracy = f"val {line['val_accuracy']:.3f}"
         rate = (line["round"] - self.first + 1) / (time.perf_counter() - self.began)
-        self.view.show(line["round"], rate, self.accuracy, worth_a_line="val_accuracy" in line)
+        self.view.show(line["round"], rate, self.accuracy, evaluated="val_accuracy" in line)
 
 
-class View:
-    """A way to show progress."""
+class Lines:
+    """A line for each evaluation and for the last round, where nothing can be redrawn."""
 
-    def start(self) -> None:
-        pass
+    def __init__(self, title: str, rounds: int, console: Console) -> None:
+        self.title, self.rounds, self.console = title, rounds, console
 
-    def show(self, round: int, rate: float, accuracy: str, *, worth_a_line: bool) -> None:
-        raise NotImplementedError
+    def start(self) -> None: ...
 
-    def stop(self) -> None:
-        pass
+    def show(self, round: int, rate: float, accuracy: str, *, evaluated: bool) -> None:
+        if evaluated or round == self.rounds:
+            text = f"{self.title}  {progress_text(round, self.rounds, rate, accuracy)}"
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def stop(self) -> None: ...
 
 
-class Bar(View):
+class Bar:
     """A progress bar in a terminal."""
 
     def __init__(self, title: str, rounds: int, console: Console) -> None:
@@ -79,29 +82,13 @@ class Bar(View):
         )
         self.task = self.bar.add_task(title, total=rounds, rate="", accuracy="")
 
-    def start(self) -> None:
-        self.bar.start()
+        self.start, self.stop = self.bar.start, self.bar.stop
 
-    def show(self, round: int, rate: float, accuracy: str, *, worth_a_line: bool) -> None:
+    def show(self, round: int, rate: float, accuracy: str, *, evaluated: bool) -> None:
         self.bar.update(self.task, completed=round, rate=f"{rate:.1f}/s", accuracy=accuracy)
 
-    def stop(self) -> None:
-        self.bar.stop()
 
-
-class Lines(View):
-    """A line for each evaluation and for the last round, where nothing can be redrawn."""
-
-    def __init__(self, title: str, rounds: int, console: Console) -> None:
-        self.title, self.rounds, self.console = title, rounds, console
-
-    def show(self, round: int, rate: float, accuracy: str, *, worth_a_line: bool) -> None:
-        if worth_a_line or round == self.rounds:
-            text = f"{self.title}  {progress_text(round, self.rounds, rate, accuracy)}"
-            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-class NotebookBar(View):
+class NotebookBar:
     """A progress bar in a notebook: HTML that is updated in place, which every kernel supports."""
 
     def __init__(self, title: str, rounds: int, display: Any) -> None:
@@ -109,18 +96,18 @@ class NotebookBar(View):
         self.handle: Any = None
         self.shown_at, self.last = 0.0, ""
 
-    def show(self, round: int, rate: float, accuracy: str, *, worth_a_line: bool) -> None:
-        self.last = self._bundle(round, progress_text(round, self.rounds, rate, accuracy))
+    def start(self) -> None: ...
+
+    def show(self, round: int, rate: float, accuracy: str, *, evaluated: bool) -> None:
+        bar = f'<progress value="{round}" max="{self.rounds}"></progress>'
+        text = progress_text(round, self.rounds, rate, accuracy)
+        self.last = f"{html.escape(self.title)} {bar} {html.escape(text)}"
         if time.perf_counter() - self.shown_at > NOTEBOOK_SECONDS:
             self._draw()
 
     def stop(self) -> None:
         if self.last:
             self._draw()
-
-    def _bundle(self, round: int, text: str) -> str:
-        bar = f'<progress value="{round}" max="{self.rounds}"></progress>'
-        return f"{html.escape(self.title)} {bar} {html.escape(text)}"
 
     def _draw(self) -> None:
         content = {"text/html": self.last, "text/plain": self.title}
@@ -131,7 +118,7 @@ class NotebookBar(View):
         self.shown_at = time.perf_counter()
 
 
-def view_for(title: str, rounds: int, console: Console | None) -> View:
+def view_for(title: str, rounds: int, console: Console | None) -> Bar | Lines | NotebookBar:
     """Return the view that suits the environment."""
     if console is None and in_notebook():
         from IPython.display import display  # type: ignore[import-not-found, unused-ignore]
@@ -141,7 +128,7 @@ def view_for(title: str, rounds: int, console: Console | None) -> View:
     from rich.console import Console
 
     console = console or Console(stderr=True)
-    view = Bar(title, rounds, console) if console.is_terminal else Lines(title, rounds, console)
+    view = (Bar if console.is_terminal else Lines)(title, rounds, console)
     random.setstate(before)
     return view
 

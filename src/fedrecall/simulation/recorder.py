@@ -34,12 +34,7 @@ class Recorder(Observer):
     """Keeps a run's folder consistent with its completed rounds."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        folder: RunFolder,
-        states: StateTable,
-        done: RoundState,
-        start: Checkpoint | None,
+        self, experiment: Experiment, folder: RunFolder, states: StateTable, done: RoundState, start: Checkpoint | None
     ) -> None:
         self.experiment, self.recipe, self.folder, self.states = experiment, experiment.recipe, folder, states
         self.journal, self.resumed = Journal(folder), start is not None
@@ -165,20 +160,20 @@ class Recorder(Observer):
     def evaluate_kept(self) -> None:
         """Evaluate the kept model if the run stopped early or keeps the best; the engine must be open."""
         experiment, recipe, t = self.experiment, self.recipe, self.done.round
-        stopped = t < recipe.rounds
+        stopped, best = t < recipe.rounds, self.best
         if not stopped and recipe.keep != "best":
             return
-        found: dict[str, Any] = {"stopped_early": stopped, "best_round": self.best.round}
-        found |= {"best_value": self.best.value, "kept_round": self._kept_round}
+        kept: dict[str, Any] = {"stopped_early": stopped, "best_round": best.round, "best_value": best.value}
+        kept["kept_round"] = self._kept_round
         federation = experiment.federation
         if recipe.tested_rounds and federation.test is not None and not experiment.algorithm.personal:
             model = self._kept_model()
             experiment.engine.publish(t, {"w": model["w"]}, model)
             predictions = experiment.evaluator.predictions(t, experiment.engine, self.states, "test")
             tested = pooled_metrics(predictions, federation.pool("test")[0].y, federation.num_classes)
-            found |= {"final_accuracy": tested["accuracy"], "final_accuracy_macro": tested["accuracy_macro"]}
-            found |= {"final_accuracy_sd": None, "final_accuracy_rounds": 1}
-        self._kept = found
+            kept |= {"final_accuracy": tested["accuracy"], "final_accuracy_macro": tested["accuracy_macro"]}
+            kept |= {"final_accuracy_sd": None, "final_accuracy_rounds": 1}
+        self._kept = kept
 
     def end(self, ending: str, seconds: float) -> dict[str, Any]:
         """Save all completed rounds, however the run ended; return the summary."""

@@ -12,7 +12,6 @@ from fedrecall.core.vector import Tensors
 from fedrecall.errors import InputError
 from fedrecall.measure.live_round import Observer
 from fedrecall.runs import checkpoint, files
-from fedrecall.runs.checkpoint import Checkpoint
 from fedrecall.runs.client_states import StateFiles, StateTable
 from fedrecall.runs.reader import RunRecord
 from fedrecall.simulation.experiment import Experiment
@@ -61,7 +60,7 @@ def replay(
         refuse_other_run(run, experiment)
     if not 1 <= round <= experiment.recipe.rounds:
         raise InputError(f"the round is {round}; one from 1 to {experiment.recipe.rounds} was expected")
-    point = newest_before(run / files.CHECKPOINTS, round)
+    point, _ = checkpoint.newest(run / files.CHECKPOINTS, before=round)
     with ScratchFolder("replay") as elsewhere:
         beside = StatesBeside(elsewhere.path / files.STATES, StateFiles(run / files.STATES))
         with playing(experiment, beside) as states:
@@ -90,18 +89,6 @@ def refuse_other_run(run: Path, experiment: Experiment) -> None:
             f"the recipe in {str(run)!r} is not the one that the run began with; --force replays all the same"
         )
     refuse_other_data(run, experiment)
-
-
-def newest_before(folder: Path, round: int) -> Checkpoint | None:
-    """Return the newest intact checkpoint of an earlier round; None if there is none."""
-    for note in reversed(checkpoint.notes(folder)):
-        try:
-            point = checkpoint.read(note)
-        except InputError:
-            continue
-        if point.round < round:
-            return point
-    return None
 
 
 def refuse_absent(experiment: Experiment, states: StateTable, round: int, client: int) -> None:

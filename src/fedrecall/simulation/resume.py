@@ -42,18 +42,13 @@ def starting_point(
         refuse_other_engine(point, experiment)
         refuse_other_data(path, experiment)
     refuse_other_model(point, experiment)
-    if point.round >= recipe.rounds and (point.round > recipe.rounds or is_complete(path, point.round)):
+    completed = (finished_summary(path) or {}).get("rounds_done") == point.round
+    if point.round > recipe.rounds or (point.round == recipe.rounds and completed):
         done = "its only round" if recipe.rounds == 1 else f"all its {recipe.rounds:,} rounds"
         raise InputError(f"the run in {str(path)!r} has {done}; rounds=N makes it longer")
     if recipe.rounds != point.recipe.get("rounds") and recipe.local.schedule.name == "cosine":
         notes.append("the rate follows a cosine over all rounds: a run of this length from the start would differ")
     return point, notes
-
-
-def is_complete(path: Path, round: int) -> bool:
-    """Whether the run finished after this round and wrote its summary."""
-    summary = finished_summary(path)
-    return summary is not None and summary.get("rounds_done") == round
 
 
 def refuse_to_start_again(path: Path, recipe: Recipe, damaged: Sequence[str]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedrecall.core.vector import Tensors
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.runs.checkpoint import Checkpoint
@@ -49,16 +51,17 @@ def play_round(
     experiment: Experiment, state: RoundState, states: StateTable, observers: Sequence[Observer] = ()
 ) -> tuple[RoundState, LiveRound]:
     """Play the round after `state`; return the new state and the record of the round."""
-    clock = Clock()
+    times = [time.perf_counter()]
     live = begin_round(experiment, state, states, observers)  # sample and publish
     collected = train_clients(experiment, live, observers)
-    clock.lap("train")
+    times.append(time.perf_counter())
     aggregate(experiment, live, collected)
-    clock.lap("aggregate")
+    times.append(time.perf_counter())
     for measure in experiment.measures:
         measure.after(live)
-    clock.lap("evaluate")
-    live.seconds = clock.seconds()
+    times.append(time.perf_counter())
+    parts = zip(("train", "aggregate", "evaluate"), np.diff(times).tolist())
+    live.seconds = {"seconds": times[-1] - times[0], **dict(parts)}
     live.events += [("warning", note) for note in experiment.engine.notes]
     return RoundState(live.number, live.server, live.buffers), live
 
@@ -81,18 +84,3 @@ def begin_round(
     for observer in (*experiment.measures, *observers):
         observer.before(live)
     return live
-
-
-class Clock:
-    """Measures the duration of the parts of a round."""
-
-    def __init__(self) -> None:
-        self._began = self._last = time.perf_counter()
-        self._parts: dict[str, float] = {}
-
-    def lap(self, part: str) -> None:
-        now = time.perf_counter()
-        self._parts[part], self._last = now - self._last, now
-
-    def seconds(self) -> dict[str, float]:
-        return {"seconds": self._last - self._began, **self._parts}

@@ -109,10 +109,10 @@ def tasks_of(experiment: Experiment, t: int, there: Attendance, lr: float, state
 
 def checked_ids(ids: Sequence[int], known: Container[int], method: str) -> list[int]:
     """Return client ids as integers; raise an `InputError` for repeated or unknown ids."""
-    found = [int(client) for client in ids]
-    if len(set(found)) < len(found) or not all(client in known for client in found):
-        raise InputError(f"participation.{method} returned {found[:10]}; expected different ids of known clients")
-    return found
+    clients = [int(client) for client in ids]
+    if len(set(clients)) < len(clients) or not all(client in known for client in clients):
+        raise InputError(f"participation.{method} returned {clients[:10]}; expected different ids of known clients")
+    return clients
 
 
 def plan_of(experiment: Experiment, client: int) -> LocalPlan:

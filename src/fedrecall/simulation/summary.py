@@ -8,6 +8,7 @@ import numpy as np
 
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs.jsonl import Lines
+from fedrecall.runs.reader import is_number
 
 
 def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
 
 def finite_values(key: str, lines: Lines) -> list[float]:
     """Return the finite values of a metric; lines read from a file have null for others."""
-    return [line[key] for line in lines if line.get(key) is not None and np.isfinite(line[key])]
+    return [line[key] for line in lines if is_number(line.get(key))]
 
 
 def mean(values: list[float]) -> float | None:

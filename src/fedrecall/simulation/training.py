@@ -29,7 +29,7 @@ class Collected:
 def train_clients(experiment: Experiment, live: LiveRound, observers: Sequence[Observer]) -> Collected:
     """Train the round's clients and collect their updates, without those that are not finite."""
     evaluated = experiment.recipe.evaluates(live.number)
-    tree, found = SumTree(live.sent if evaluated else None), Collected(Sums())
+    tree, collected = SumTree(live.sent if evaluated else None), Collected(Sums())
     for contribution in contributions(experiment, live, observers, track_updates=evaluated):
         if isinstance(contribution, MissingClient):
             reason = f"client {contribution.client} is left out of round {live.number}: {contribution.reason}"
@@ -44,14 +44,14 @@ def train_clients(experiment: Experiment, live: LiveRound, observers: Sequence[O
         if good is None:
             continue
         good.add_to(tree, experiment.algorithm)
-        found.bytes_up += good.wire_bytes
-        found.states |= versions
+        collected.bytes_up += good.wire_bytes
+        collected.states |= versions
         if "clients" in experiment.algorithm.needs and isinstance(good, Update):
-            found.updates.append(good)
+            collected.updates.append(good)
         for observer in (*experiment.measures, *observers):
             observer.result(live, good)
-    found.sums = tree.total()
-    return found
+    collected.sums = tree.total()
+    return collected
 
 
 def contributions(

@@ -57,7 +57,7 @@ def read_object(path: Path) -> bytes | None:
 
 
 def write_object(path: Path, data: bytes) -> None:
-    with replace_file(path, flushed=False, private=True) as beside:
+    with replace_file(path, flushed=False) as beside:
         number = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), PRIVATE)
         with os.fdopen(number, "wb") as file:
             file.write(checksum_of(path, data) + data)

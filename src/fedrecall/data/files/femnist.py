@@ -97,15 +97,15 @@ class Writer:
 def write_split(paths: Sequence[Path], target: Path, split: str) -> None:
     """Write the images and labels of all files in their order, and the writer of each training image."""
     outlines = [(path, outline(path)) for path in paths]
-    writers = [writer for _, found in outlines for writer in found]
+    writers = [writer for _, listed in outlines for writer in listed]
     counts = [writer.samples for writer in writers]
     if sum(counts) == 0:
         raise InputError(f"femnist: the files in {paths[0].parent} hold no samples.")
     labels = []
 
     def images() -> Iterator[np.ndarray]:
-        for path, found in outlines:
-            for x, y in samples(path, found):
+        for path, listed in outlines:
+            for x, y in samples(path, listed):
                 labels.append(y)
                 yield x
 
@@ -123,10 +123,10 @@ def outline(path: Path) -> list[Writer]:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             extents, user_data = find_writers(text)
             # Everything but the samples is small, and is parsed at once.
-            rest = json.loads(text[: user_data.start] + b'"user_data": 0' + text[user_data.stop :])
+            facts = json.loads(text[: user_data.start] + b'"user_data": 0' + text[user_data.stop :])
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a JSON file of LEAF: {error}.") from None
-    users, counts = (rest.get(key) if isinstance(rest, dict) else None for key in ("users", "num_samples"))
+    users, counts = (facts.get(key) if isinstance(facts, dict) else None for key in ("users", "num_samples"))
     if not isinstance(users, list) or not isinstance(counts, list):
         raise InputError(f"{path} has no lists 'users' and 'num_samples', as LEAF's files have.")
     if len(users) != len(counts) or sorted(map(str, users)) != sorted(name for name, _ in extents):

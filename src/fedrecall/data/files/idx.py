@@ -21,19 +21,9 @@ from fedrecall.data.places import data_folder, require
 from fedrecall.errors import InputError
 
 FASHION_CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
-
-
 SIDE = 28
 PIECE = 1000  # images in memory at a time
 IMAGES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
@@ -93,14 +83,14 @@ class IdxFiles:
         if labels.max() >= len(self.class_names):
             raise InputError(f"{path} has a label {labels.max()}, expected 0 to {len(self.class_names) - 1}.")
         # All data sets of this layout use the same file names; class counts tell them apart.
-        found = np.bincount(labels, minlength=len(self.class_names)).tolist()
-        if found != list(self.counts[split]):
-            raise OtherLabelsError(f"{path} is not of {self.name}: of its classes it has {found} images.")
+        counts = np.bincount(labels, minlength=len(self.class_names)).tolist()
+        if counts != list(self.counts[split]):
+            raise OtherLabelsError(f"{path} is not of {self.name}: of its classes it has {counts} images.")
         return labels.astype(np.int64)
 
     def find(self, place: Path, stem: str) -> Path:
-        found = (place / spelling for spelling in spellings(stem) if (place / spelling).is_file())
-        return next(found, None) or require(place / stem, fetched=self.name)
+        existing = (place / spelling for spelling in spellings(stem) if (place / spelling).is_file())
+        return next(existing, None) or require(place / stem, fetched=self.name)
 
 
 def spellings(stem: str) -> list[str]:
@@ -135,9 +125,8 @@ def check_header(path: Path, header: bytes, shape: tuple[int, ...]) -> None:
         raise InputError(f"{path} begins with {header[:4].hex()}, expected {magic.hex()}; get it again.")
     if len(header) < 4 + 4 * len(shape):
         raise InputError(f"{path} ends within its header; get it again.")
-    found = struct.unpack(f">{len(shape)}I", header[4:])
-    if found != shape:
-        raise InputError(f"{path} has the dimensions {found}, expected {shape}.")
+    if (dimensions := struct.unpack(f">{len(shape)}I", header[4:])) != shape:
+        raise InputError(f"{path} has the dimensions {dimensions}, expected {shape}.")
 
 
 MNIST = IdxFiles(
