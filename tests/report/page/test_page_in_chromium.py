@@ -61,6 +61,35 @@ def test_hovering_a_matrix_shows_both_clients_their_labels_and_f(browser: Chromi
     assert re.search(r"F = [+−]\d+\.\d points \(before \d+\.\d %, after \d+\.\d %\)", text), text  # noqa: RUF001
 
 
+def test_matrices_shrink_with_the_window_and_keep_the_labels_that_fit(
+    browser: Chromium, tmp_path: Path, make_run: Callable[..., Path]
+) -> None:
+    runs = [
+        make_run(tmp_path / name, objective={"name": name}, partition={"clients": 30}, clients_per_round=10)
+        for name in ("cross_entropy", "wsm")
+    ]
+    for run in runs:
+        card = json.loads((run / "partition.json").read_text())
+        card["client_names"] = [f"<b>Hospital</b> {k}" for k in range(30)]
+        (run / "partition.json").write_text(json.dumps(card))
+    browser.open(write_report(runs, tmp_path / "report.html"), 1400)
+    browser.value("[...drawn.keys()].filter((div) => !div.dataset.drawn).forEach(drawNow)")
+    chart = "document.querySelector('#heatmaps .chart')"
+    browser.wait(f"{chart}.querySelectorAll('.xtick').length > 0")
+    assert browser.value(f"{chart}.querySelector('.xtick').textContent") == "<b>Hospital</…"
+    gaps = (
+        f"(() => {{ const x = [...{chart}.querySelectorAll('.xtick text')].map((text) => text.getCTM().e);"
+        " return Math.min(...x.slice(1).map((v, i) => v - x[i])); })()"
+    )
+    for width in (800, 390, 1400):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.call("Emulation.setDeviceMetricsOverride", **size)
+        browser.wait(f"{gaps} > 13")  # a line of text, on end
+        browser.wait(f"{chart}.querySelector('.main-svg').getBoundingClientRect().width <= {width}")
+        browser.wait(f"document.documentElement.scrollWidth <= {width}")
+    assert browser.complaints() == []
+
+
 def test_the_definition_of_a_metric_shows_when_pointed_at(browser: Chromium, page: Path) -> None:
     from fedrecall.measure.metrics import SUMMARY
 

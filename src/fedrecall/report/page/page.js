@@ -88,7 +88,7 @@ function rowsOf(heatmap, choice, columns) {
   return { rows, ids, several: probes.length > 1 };
 }
 
-function matrixFigure(heatmap, kind, choice, columns) {
+function matrixFigure(heatmap, kind, choice, columns, width) {
   const { rows, ids, several } = rowsOf(heatmap, choice, columns);
   const z = [], text = [], frames = [];
   const labels = (client) => heatmap.labels[client] || "not recorded";
@@ -115,7 +115,8 @@ function matrixFigure(heatmap, kind, choice, columns) {
                     line: { color: theme().ink, width: 1.5 } });
     }
   });
-  const every = Math.ceil(ids.length / (innerWidth < 600 ? 10 : 20)), everyRow = Math.ceil(rows.length / 16);
+  const room = Math.max(4, named ? (width - 200) / 17 : (width - 110) / 20);  // labels that fit beside each other
+  const every = Math.ceil(ids.length / Math.min(room, named ? 60 : 20)), everyRow = Math.ceil(rows.length / 16);
   const rowName = ({ probe, model }) => (several ? `${probe.round} · ${tick(model)}` : tick(model));
   const ticks = (list, step, name) => ({
     tickvals: list.map((_, place) => place).filter((place) => place % step === 0),
@@ -141,24 +142,29 @@ function matrixFigure(heatmap, kind, choice, columns) {
 const drawn = new Map();  // element -> a function that says what it shows
 function show(div, figure) {
   drawn.set(div, figure);
-  takeRoom(div, figure());  // without a height all charts of the page would be near the screen
+  takeRoom(div, figure(div));  // without a height all charts of the page would be near the screen
   near.observe(div);
 }
 function redraw(wanted = () => true) {
   for (const [div, figure] of drawn) {
-    if (div.dataset.drawn && wanted(div)) draw(div, figure());
+    if (div.dataset.drawn && wanted(div)) draw(div, figure(div));
   }
 }
 function drawNow(div) {
   near.unobserve(div);
   div.dataset.drawn = "yes";
-  draw(div, drawn.get(div)());
+  draw(div, drawn.get(div)(div));
 }
 const near = new IntersectionObserver(
   (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawNow(entry.target)),
   { rootMargin: "300px" });
 addEventListener("beforeprint", () => [...drawn.keys()].filter((div) => !div.dataset.drawn).forEach(drawNow));
 dark.addEventListener("change", () => redraw());
+let resized;
+addEventListener("resize", () => {  // Plotly shrinks a chart; the labels that fit and the height are the page's
+  clearTimeout(resized);
+  resized = setTimeout(() => redraw(), 150);
+});
 
 function options(select, choices, chosen) {
   for (const [value, name] of choices) select.add(new Option(name, value, false, value === chosen));
@@ -189,7 +195,7 @@ function showMatrices() {
     about.textContent = kinds[kind] + (kind === "f" ? heatmap.about : "");
     box.append(title, about, chart);
     byId("heatmaps").append(box);
-    show(chart, () => matrixFigure(heatmap, kind, byId("round").value, byId("columns").value));
+    show(chart, (div) => matrixFigure(heatmap, kind, byId("round").value, byId("columns").value, div.clientWidth));
   }
   for (const id of ["round", "columns"]) {
     byId(id).addEventListener("change", () => redraw((div) => div.closest("#heatmaps")));
@@ -223,7 +229,7 @@ function listenToLegends() {
       for (const same of buttons.filter((other) => other.dataset.method === button.dataset.method)) {
         same.setAttribute("aria-pressed", String(!hidden.has(method)));
       }
-      redraw((div) => drawn.get(div)().curves);
+      redraw((div) => drawn.get(div)(div).curves);
     });
   }
 }
