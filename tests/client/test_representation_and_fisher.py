@@ -175,3 +175,17 @@ def test_curvature_is_found_for_models_that_cannot_be_mapped(kind: type[nn.Modul
         local=Local(steps=2, batch_size=3, lr=0.1), engine="serial", out=tmp_path / "run",
     )  # fmt: skip
     assert all(np.isfinite(line["train_loss"]) for line in run.metrics)
+
+
+def test_strided_convolutions_on_one_channel_are_not_mapped(monkeypatch) -> None:
+    """Torch reads memory that is not theirs when they are mapped, so that bits depend on what lies there."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(1, 2, 3, stride=(1, 2)), nn.Flatten(), nn.Linear(12, 3))
+    flat, x, y = FlatModel(module), torch.randn(5, 1, 5, 6), torch.tensor([0, 1, 2, 1, 0])
+    monkeypatch.setattr("fedrecall.client.fisher.vmap", None)
+    expected = torch.zeros_like(flat.w)
+    for i in range(5):
+        flat.g.zero_()
+        F.cross_entropy(flat.module(x[i : i + 1]), y[i : i + 1]).backward()
+        expected += flat.g**2 / 5
+    torch.testing.assert_close(fisher(flat, [(x, y)]), expected)

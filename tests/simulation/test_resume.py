@@ -360,7 +360,7 @@ def test_a_run_from_before_a_key_was_there_goes_on(fedrecall, place) -> None:
     point, recipe = json.loads(saved.read_text()), yaml.safe_load(Path("older/recipe.yaml").read_text())
     for tree in (point["recipe"], recipe):
         assert tree["local"].pop("beta_from") == "train"
-        assert tree["local"].pop("optimiser") == {"name": "sgd"}
+        assert tree["local"].pop("optimiser") == {"name": "sgd", "state": "reset"}
         assert tree.pop("updates") == tree.pop("trackers") == []
         assert tree["evaluation"].pop("prior") == "as_trained"
         assert tree["objective"].pop("prior") == "uniform"

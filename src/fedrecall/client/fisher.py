@@ -10,6 +10,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from fedrecall.core.vector import FlatModel
+from fedrecall.models.build import strided_on_one_channel
 
 CHUNK = 32  # samples whose gradients are held at once
 
@@ -32,6 +33,8 @@ def squares(flat: FlatModel, x: Tensor, target: Tensor) -> Tensor:
         logits = functional_call(flat.module, parameters, (x[None],))
         return F.cross_entropy(logits, target[None])
 
+    if strided_on_one_channel(flat.module):  # which torch computes wrongly when they are mapped
+        return one_by_one(flat, x, target)
     try:
         gradients: Tensor = vmap(grad(loss), in_dims=(None, 0, 0))(flat.w, x, target)
     except RuntimeError:  # a model that vmap does not support, such as a GRU

@@ -58,8 +58,8 @@ OF_A_ROUND = (
     Metric(
         "train_loss",
         "The clients' mean objective over their local steps, on their training batches, weighted by their training "
-        "samples, in every round. WSM drops a constant (log beta_y), so its loss may be below zero; it does not compare "
-        "with that of another objective.",
+        "samples, in every round. WSM drops a constant (log beta_y), so its loss may be below zero; it does not "
+        "compare with that of another objective.",
         "lower",
     ),
     Metric("bytes_up", "Bytes of the tensors that the round's clients sent to the server, all together.", "lower"),

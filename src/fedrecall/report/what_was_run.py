@@ -104,7 +104,9 @@ def _local(local: Mapping[str, Any]) -> str:
     if local.get("weight_decay"):
         parts.append(f"weight decay {local['weight_decay']:g}")
     optimiser = local.get("optimiser") or {"name": "sgd"}
-    if optimiser["name"] != "sgd":
+    if local.get("clip_norm"):
+        parts.append(f"gradients clipped at {number(local['clip_norm'])}")
+    if optimiser["name"] != "sgd" or optimiser.get("state", "reset") != "reset":
         parts.append(f"optimiser {_options(optimiser['name'], optimiser)}")
     schedule = local.get("schedule") or {}
     if schedule.get("name", "constant") != "constant" or schedule.get("warmup"):
