@@ -57,7 +57,7 @@ def test_every_item_is_read_once() -> None:
 
 def test_the_order_is_the_data_sets() -> None:
     whole = TensorDataset(torch.arange(6.0), torch.arange(6))
-    federation = Federation.from_datasets(Subset(whole, [4, 1, 5]), partition=IID)
+    federation = Federation.from_datasets(Subset(whole, [4, 1, 5]), partition=IID, num_classes=6)
     assert federation.train.x.tolist() == [4.0, 1.0, 5.0]
     assert federation.train.y.tolist() == [4, 1, 5]
 
