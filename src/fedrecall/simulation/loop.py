@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrecall.backend.torch_state import fixed_torch_state
-from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, TooFewClientsError, WriteError
+from fedrecall.errors import (
+    ClientError,
+    ClusterLostError,
+    DivergedError,
+    InputError,
+    Interrupted,
+    TooFewClientsError,
+    WriteError,
+)
 from fedrecall.measure.live_round import Observer
 from fedrecall.runs import files
 from fedrecall.runs.checkpoint import Checkpoint
@@ -76,6 +84,9 @@ class RunLifecycle:
             raise DivergedError(f"{error}; the last good state is that of round {last}") from None
         except TooFewClientsError as error:
             raise TooFewClientsError(f"{error}; when they are back, go on with: {self._resume()}") from None
+        except ClusterLostError as error:
+            again = f"go on with: {self._resume()} (its address is execution.ray_address, by --ray-address HOST:PORT)"
+            raise ClusterLostError(f"{error}; when there is one again, {again}") from None
         except InputError:
             raise
         except (SystemExit, EOFError, BrokenPipeError) as error:  # callers take these for a normal exit
