@@ -104,6 +104,7 @@ class RunLifecycle:
         self.folder.lock()
         try:
             self.recorder.begin(notes)
+            self.engine.resume_with = self._resume()
             self.engine.open(self.experiment.job, self.experiment.federation, self.states.files)
             try:
                 self.recorder.opened()

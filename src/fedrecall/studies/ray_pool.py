@@ -55,7 +55,7 @@ class RayPool(RunPool[StudyActor]):
     def execute(self, runs: Sequence[PlannedRun], tick: Callable[[], None]) -> None:
         if not runs:
             return
-        self._cluster = Cluster(self.spread.address)
+        self._cluster = Cluster(self.spread.address, after="; the same command goes on with the study")
         self._ray = self._cluster.ray
         self._token = FolderToken(self.folder.path)
         self._alive_at = time.monotonic()

@@ -37,16 +37,20 @@ def test_a_cluster_that_goes_away_is_said_with_the_way_to_go_on(tmp_path: Path, 
             for kind, processes in node.all_processes.items():
                 for each in processes if what == "everything" or kind == "raylet" else ():
                     os.kill(each.process.pid, signal.SIGKILL)
-        out, err = driver.communicate(timeout=50)
+        driver.wait(50)
+        time.sleep(1)
+        out, err = driver.communicate(timeout=10)
     finally:
         driver.kill()
         cluster.shutdown()
     assert driver.returncode == 1, err
     (sentence,) = [line for line in err.splitlines() if line.startswith("fedrecall: ")]
-    assert f"the Ray cluster at '{address}' is gone: its " in sentence
+    by_ray = "this process was ended by Ray, which has lost its node on this machine"  # which of them, Ray decides
+    gone = f"the Ray cluster at '{address}' is gone: its "
+    assert gone in sentence or (what != "everything" and by_ray in sentence)
     assert "Traceback" not in err
     assert "Raylet is terminated" not in out + err
-    (again,) = re.findall(r"go on with: fedrecall (resume .*?) \(its address", sentence)
+    (again,) = re.findall(r"go on with: fedrecall (resume \S+)", sentence)
     done = len((run / "metrics.jsonl").read_text().splitlines())
     words = [*shlex.split(again), f"rounds={done + 1}", "--engine", "serial", "--quiet", "--no-report"]
     subprocess.run([sys.executable, "-m", "fedrecall.cli.main", *words], check=True, timeout=100)

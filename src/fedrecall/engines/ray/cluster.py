@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedrecall.engines.ray.address import check_address, listens
+from fedrecall.engines.ray.last_words import LastWords
 from fedrecall.errors import ClusterLostError, InputError
 from fedrecall.recipe.settings import Execution
 
@@ -45,16 +46,22 @@ def ray_module(*, alone: bool) -> Any:
     return ray
 
 
+ENDED = "this process was ended by Ray, which has lost its node on this machine, or killed from outside"
+
+
 class Cluster:
     """This process's connection to Ray; `close` ends it only if it was made here."""
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, *, after: str = "") -> None:
+        """Connect; `after` is the end of the sentence if Ray ends this process: how to resume."""
         self.ray = ray_module(alone=address is None)
         self.address, self.lost = address, False
         self._silent_since: float | None = None  # monotonic time of the first failed look at the head
         self._ours = not self.ray.is_initialized()
+        self._last_words: LastWords | None = None
         if self._ours:
             self._connect(address)
+            self._last_words = LastWords(f"{ENDED}{after}")
         self._head: str = self.ray.get_runtime_context().gcs_address
 
     def _connect(self, address: str | None) -> None:
@@ -111,6 +118,7 @@ class Cluster:
         except OSError as error:
             if isinstance(error, self.ray.exceptions.RayError):  # such an error of a worker
                 raise
+            self._ours = False  # without its node, Ray would end this process at the attempt to leave the cluster
             raise self._lost("its node on this machine has ended") from None
 
     def wait_for_head(self) -> None:
@@ -201,6 +209,8 @@ class Cluster:
         return node
 
     def close(self) -> None:
+        if self._last_words:
+            self._last_words.close()
         if self._ours:
             with contextlib.suppress(Exception):  # the cluster may be gone
                 self.ray.shutdown()

@@ -97,7 +97,8 @@ class Ray(WorkerPool[WorkerActor]):
     def open(self, job: Job, federation: Federation, states: States) -> None:
         assert isinstance(states, StateFiles)
         self._begin()
-        self._cluster = Cluster(self.execution.ray_address)
+        after = f"; go on with: {self.resume_with}" if self.resume_with else ""
+        self._cluster = Cluster(self.execution.ray_address, after=after)
         self._ray = self._cluster.ray
         self._states, self._token = states, FolderToken(states.folder)
         self._numbers, self._version, self._published = itertools.count(), 0, None
