@@ -85,8 +85,9 @@ class RunLifecycle:
         except TooFewClientsError as error:
             raise TooFewClientsError(f"{error}; when they are back, go on with: {self._resume()}") from None
         except ClusterLostError as error:
-            again = f"go on with: {self._resume()} (its address is execution.ray_address, by --ray-address HOST:PORT)"
-            raise ClusterLostError(f"{error}; when there is one again, {again}") from None
+            where = "--ray-address HOST:PORT if it is at another address"
+            again = f"when there is one again, go on with: {self._resume()} ({where})"
+            raise ClusterLostError(f"{error}; {again}") from None
         except InputError:
             raise
         except (SystemExit, EOFError, BrokenPipeError) as error:  # callers take these for a normal exit

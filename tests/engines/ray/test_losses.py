@@ -25,12 +25,12 @@ def test_a_node_is_said_to_be_lost_once_it_is_known_and_in_its_round() -> None:
     losses = Losses()
     assert not losses.unexplained()
     losses.worker(3, FIRST, 2)
-    losses.explain([FIRST.node, SECOND.node])  # so far, the node counts as alive
-    assert losses.unexplained()
+    losses.explain([])  # so far, the node answers
+    assert losses.unexplained() == {FIRST.node}
     assert len(losses.sentences()) == 1
-    losses.explain([SECOND.node])
+    losses.explain([FIRST.node])
     assert not losses.unexplained()
     assert losses.sentences()[1:] == ["the node 10.0.0.2 (aaaaaaaa) was lost in round 3"]
     losses.worker(5, FIRST, 1)
-    losses.explain([])
+    losses.explain([FIRST.node])
     assert losses.dead == {FIRST: 3}

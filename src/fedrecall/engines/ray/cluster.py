@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -145,9 +145,11 @@ class Cluster:
         """Return the resources of each node that is alive."""
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
-    def alive(self) -> list[str]:
-        """Return the ids of the nodes that are alive."""
-        return [node["NodeID"] for node in self.ray.nodes() if node["Alive"]]
+    def gone(self, nodes: Collection[str]) -> set[str]:
+        """Return which of these nodes do not answer; Ray itself counts a lost node as alive for half a minute."""
+        known = {node["NodeID"]: node for node in self.ray.nodes() if node["Alive"]}
+        places = {node: f"{known[node]['NodeManagerAddress']}:{known[node]['NodeManagerPort']}" for node in known}
+        return {node for node in nodes if node not in known or not listens(places[node])}
 
     def host_of(self, node: str) -> str:
         """Return the address of a node, alive or not; empty if it is not known."""

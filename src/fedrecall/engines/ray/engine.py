@@ -268,8 +268,8 @@ class Ray(WorkerPool[WorkerActor]):
             self._note_losses()
 
     def _note_losses(self) -> None:
-        """Bring the notes up to date; a node that was cut off counts as alive to Ray for half a minute."""
-        self._losses.explain(self._cluster.alive())
+        """Bring the notes up to date."""
+        self._losses.explain(self._cluster.gone(self._losses.unexplained()))
         others = [note for note in self.notes if note not in self._told]
         self._told = self._losses.sentences()
         self.notes = [*others, *self._told]

@@ -56,15 +56,16 @@ class Losses:
         """Add clients whose updates were lost with the node that stored them."""
         self.rounds.setdefault(round, RoundLosses()).clients += clients
 
-    def unexplained(self) -> bool:
-        """Return whether workers were lost on nodes that are not known to be gone."""
-        return any(place not in self.dead for losses in self.rounds.values() for place in losses.workers)
+    def unexplained(self) -> set[str]:
+        """Return the ids of nodes on which workers were lost and that are not known to be gone."""
+        places = {place for losses in self.rounds.values() for place in losses.workers}
+        return {place.node for place in places if place not in self.dead}
 
-    def explain(self, alive: Collection[str]) -> None:
-        """Note which of the nodes are gone, given the ids of those that are there."""
+    def explain(self, gone: Collection[str]) -> None:
+        """Note the nodes that are gone, given by their ids."""
         for round, losses in self.rounds.items():
             for place in losses.workers:
-                if place.node not in alive:
+                if place.node in gone:
                     self.dead.setdefault(place, round)
 
     def sentences(self) -> list[str]:
