@@ -38,7 +38,10 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     "studies/compare.py": [("--accuracy", STUDY)],
     "studies/design.py": [("--seeds", STUDY)],
     "studies/folder.py": [("--out", STUDY)] * 3,
-    "studies/reproduce.py": [("--rounds", STUDY)],
+    "studies/reproduce.py": [
+        ("--rounds", STUDY),
+        *[("--shrink", "test_figures_are_shrunk_by_clients_and_probes_too")] * 2,
+    ],
     "studies/placement.py": [("--jobs", "test_as_many_runs_go_at_once_as_there_is_room_for_or_jobs_says")],
     "cli/data.py": [
         *[("fedrecall data fetch", "test_an_example_of_help_works")] * 2,
