@@ -34,6 +34,10 @@ class ClientError(RuntimeError):
     """A client's work failed in a worker process; the message names the round, the client and the cause."""
 
 
+class ClusterLostError(ClientError):
+    """The cluster that a run trains on has gone; the run can be resumed on another one."""
+
+
 class DivergedError(RuntimeError):
     """The numbers of a run are no longer finite; the message names the round and the last good state."""
 

@@ -26,6 +26,7 @@ DEVICE = "test_another_device_needs_a_word"
 STUDY = "test_the_options_of_a_study_are_followed"
 SIMULATED = "test_the_generated_app_runs_in_flowers_simulation_with_the_bits_of_serial"
 RESUMED = "test_a_real_federation_has_the_bits_of_serial_also_over_two_runs"
+WITHOUT_FLOWER = "test_its_recipe_is_the_one_that_was_named_and_runs_without_flower"
 REPRODUCED = "test_the_example_of_the_help_is_planned_on_real_cifar10"
 COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and option in its text, and who follows it
     "cli/compare.py": [("fedrecall compare", EXAMPLE), ("--accuracy", EXAMPLE)],
@@ -37,7 +38,10 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     "studies/compare.py": [("--accuracy", STUDY)],
     "studies/design.py": [("--seeds", STUDY)],
     "studies/folder.py": [("--out", STUDY)],
-    "studies/reproduce.py": [("--rounds", STUDY)],
+    "studies/reproduce.py": [
+        ("--rounds", STUDY),
+        *[("--shrink", "test_figures_are_shrunk_by_clients_and_probes_too")] * 2,
+    ],
     "studies/placement.py": [("--jobs", "test_as_many_runs_go_at_once_as_there_is_room_for_or_jobs_says")],
     "cli/data.py": [
         *[("fedrecall data fetch", "test_an_example_of_help_works")] * 2,
@@ -50,6 +54,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     "cli/flower.py": [
         *[("fedrecall flower init", "test_the_example_of_its_help_works"), ("--recipe", SIMULATED)],
         *[("--stream", SIMULATED), ("--federation-config", SIMULATED), ("--stream", RESUMED)],
+        *[("fedrecall run", WITHOUT_FLOWER), ("--engine", WITHOUT_FLOWER)],
     ],
     "flower/engine.py": [("fedrecall flower init", SIMULATED), ("--run-config", RESUMED)],
     "flower/server.py": [("--run-config", RESUMED)],
@@ -86,6 +91,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
         *[("fedrecall resume", WORKER), ("--engine", WORKER)],
         *[("fedrecall replay", CODE), ("--round", CODE), ("--client", CODE)],
     ],
+    "simulation/loop.py": [("--ray-address", "test_a_killed_driver_is_resumed_on_a_fresh_cluster_with_the_same_bits")],
     "simulation/replay.py": [("--force", FORCE)] * 2,
     "simulation/resume.py": [
         ("--run-config", RESUMED),

@@ -11,6 +11,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,48 @@ def test_the_files_are_what_ray_and_kubernetes_read() -> None:
         assert f"(../examples/cluster/{name})" in PAGE
 
 
+def test_what_is_copied_to_nodes_is_all_that_the_package_is_built_from_and_no_more() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel, version = project["tool"]["hatch"]["build"]["targets"]["wheel"], project["tool"]["hatch"]["version"]
+    needed = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"], "constraints.txt"}
+    assert {path.split("/")[0] for path in [*wheel["packages"], version["path"]]} == {"src"}
+    needed.add("src")
+    mounts = yaml.safe_load((FILES / "ray-up.yaml").read_text())["file_mounts"]
+    assert mounts == {f"~/fedrecall/{name}": name for name in needed}
+    assert all((ROOT / name).exists() for name in needed)
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    assert lines[0] == "*"
+    assert {line[1:] for line in lines if line[0] == "!"} == needed
+
+
+def test_no_path_with_a_tilde_is_in_quotes_in_which_no_shell_replaces_it() -> None:
+    for path in FILES.iterdir():
+        assert not re.search(r"""['"]~""", path.read_text()), path.name
+
+
+def test_the_pods_fit_their_node_type() -> None:
+    job = yaml.safe_load((FILES / "rayjob.yaml").read_text())["spec"]["rayClusterSpec"]
+    groups = [job["headGroupSpec"], *job["workerGroupSpecs"]]
+    for pod in (group["template"]["spec"] for group in groups):
+        assert pod["nodeSelector"] == {"node.kubernetes.io/instance-type": "m6i.2xlarge"}  # 8 vCPUs, 32 GiB
+        for asked in pod["containers"][0]["resources"].values():
+            assert int(asked["cpu"]) < 8
+            assert int(asked["memory"].removesuffix("Gi")) < 30  # some GiB are the system's
+
+
+@pytest.mark.heavy
+def test_ray_takes_the_file_of_ray_up_and_its_head_starts_the_workers() -> None:
+    util = pytest.importorskip("ray.autoscaler._private.util", reason="needs fedrecall[ray]")
+    up = yaml.safe_load((FILES / "ray-up.yaml").read_text())
+    config = util.prepare_config(up)
+    util.validate_config(config)  # by Ray's own schema
+    (kind,) = config["available_node_types"].values()
+    assert kind["min_workers"] == len(up["provider"]["worker_ips"])
+    # As in Ray's own defaults for such clusters: without the file, the head starts no workers.
+    started = [line for line in up["head_start_ray_commands"] if "--head" in line]
+    assert all("--autoscaling-config=~/ray_bootstrap_config.yaml" in line for line in started)
+
+
 STAND_INS = {
     "scontrol": "echo one",
     "hostname": "echo 127.0.0.1",
@@ -117,6 +160,38 @@ def test_the_slurm_script_makes_a_cluster_and_runs_on_it(tmp_path: Path) -> None
     finally:
         end_all(token)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["workers"] == 2
+
+
+@pytest.mark.parametrize(
+    ("ray", "sentence"),
+    [
+        ("[[ $1 != status ]]", "the head one has not answered within 2 s"),
+        ("true", "of 2 nodes, not all have joined within 2 s"),
+    ],
+)
+def test_the_slurm_script_does_not_wait_for_ever(tmp_path: Path, ray: str, sentence: str) -> None:
+    """`ray` is a stand-in that never becomes a cluster, and `python` one that sees a single node."""
+    stand_ins = {**STAND_INS, "scontrol": "printf 'one\\ntwo\\n'", "ray": ray, "python": "echo 1"}
+    for name, body in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    own = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "SLURM_JOB_NODELIST": "one,two"}
+    own |= {"SLURM_CPUS_PER_TASK": "2", "RAY_PATIENCE": "2"}
+    done = subprocess.run(
+        ["bash", FILES / "slurm.sh", "run", "demo"],
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert sentence in done.stderr
+
+
+def test_the_slurm_script_asks_for_a_time_and_is_well_formed() -> None:
+    text = (FILES / "slurm.sh").read_text()
+    assert re.search(r"^#SBATCH --time=\d\d:\d\d:\d\d$", text, re.MULTILINE)
+    subprocess.run(["bash", "-n", FILES / "slurm.sh"], check=True)
 
 
 def end_all(token: str) -> None:

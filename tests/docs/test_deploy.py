@@ -23,7 +23,7 @@ def test_every_key_of_a_node_is_read_by_the_code_and_none_is_left_out() -> None:
 
 def test_the_settings_of_the_page_are_those_of_the_app() -> None:
     template = (ROOM / "template" / "pyproject.toml.jinja").read_text()
-    for key in ("settings", "out", "resume", "test", "clipping-norm", "nodes"):
+    for key in ("settings", "out", "resume", "test", "client-timeout", "clipping-norm", "nodes"):
         assert re.search(rf"^{key} = ", template, re.MULTILINE)
         assert key in PAGE
 

@@ -15,6 +15,7 @@ from fedrecall.engines.auto import choose_engine, clients_fill_lanes
 from fedrecall.engines.processes.engine import Processes
 from fedrecall.engines.serial import Serial
 from fedrecall.engines.vectorised import Vectorised
+from fedrecall.errors import Note
 from fedrecall.recipe.layers import load_recipe
 from fedrecall.recipe.settings import Execution
 from fedrecall.simulation.experiment import build
@@ -37,6 +38,27 @@ def test_auto_takes_workers_for_much_work_only(monkeypatch) -> None:
     assert chosen(10**9, workers=1) == (Serial, 1)
     assert chosen(10**7, engine="processes", workers=3) == (Processes, 3)
     assert chosen(10**9, engine="serial") == (Serial, 1)
+
+
+@pytest.mark.parametrize(
+    ("clients", "asked", "expected", "why"),
+    [
+        (10, 100_000, 10, "a round has 10 clients"),
+        (1000, 100_000, 32, "8 for each of the 4 CPUs are the most"),
+        (1, 5, 4, "a round has 1 client"),  # evaluations have work for all CPUs
+    ],
+)
+def test_workers_that_would_have_no_work_are_not_started(monkeypatch, clients, asked, expected, why) -> None:
+    monkeypatch.setattr("fedrecall.engines.auto.usable_cpus", lambda: 4)
+    with pytest.warns(Note, match=f"execution.workers is {asked}, of which {expected} are started: {why}"):
+        assert chosen(10**9, clients=clients, engine="processes", workers=asked) == (Processes, expected)
+
+
+def test_workers_that_can_have_work_are_not_fewer(monkeypatch, recwarn) -> None:
+    monkeypatch.setattr("fedrecall.engines.auto.usable_cpus", lambda: 4)
+    assert chosen(10**9, clients=10, engine="processes", workers=10) == (Processes, 10)
+    assert chosen(10**9, clients=1, engine="vectorised", workers=4) == (Vectorised, 4)
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize(

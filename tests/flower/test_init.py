@@ -86,10 +86,22 @@ def test_the_apps_can_be_imported(made: Path) -> None:
         assert callable(app_of(made, name))
 
 
-def test_its_recipe_is_the_one_that_was_named_with_a_limit_to_patience(made: Path) -> None:
-    recipe, named = load_recipe(str(made / "federation" / "recipe.yaml")), load_recipe("demo", WORDS)
-    assert recipe.method_digest() == named.method_digest()
-    assert recipe.execution.client_timeout == 600
+def test_its_recipe_is_the_one_that_was_named_and_runs_without_flower(
+    made: Path, tmp_path: Path, fedrecall: Any
+) -> None:
+    path = made / "federation" / "recipe.yaml"
+    assert load_recipe(str(path)).method_digest() == load_recipe("demo", WORDS).method_digest()
+    done = fedrecall("run", path, "--engine", "serial", "--out", tmp_path / "run", "--quiet", "--no-report")
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(("words", "seconds"), [([], 600.0), (["execution.client_timeout=45"], 45.0)])
+def test_the_limit_to_patience_is_the_apps(tmp_path: Path, fedrecall: Any, words: list[str], seconds: float) -> None:
+    folder = tmp_path / "app"
+    assert fedrecall("flower", "init", folder, "--recipe", "demo", *WORDS, *words).code == 0
+    config = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert config["client-timeout"] == seconds
+    assert load_recipe(str(folder / "federation" / "recipe.yaml")).execution.client_timeout is None
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,19 @@ def test_a_shorter_version_is_marked_and_never_set_against_published_numbers(tmp
     assert "A shorter version of 12 rounds" in cells.notes[0]
 
 
+def test_figures_are_shrunk_by_clients_and_probes_too() -> None:
+    shrink = ["partition.clients=10", "clients_per_round=2", "forgetting.every=3"]
+    small = Reproduction.of("fig-forgetting", ["seeds=1"], rounds=6, shrink=shrink)
+    for run in small.asked.runs:
+        assert (run.recipe.rounds, run.recipe.partition["clients"], run.recipe.clients_per_round) == (6, 10, 2)
+        assert run.recipe.forgetting.every == 3
+    assert small.shortened == "6 rounds, partition.clients=10, clients_per_round=2, forgetting.every=3"
+    assert (
+        small.asked.path.name == "fig-forgetting-6-rounds-partition.clients=10-clients_per_round=2-forgetting.every=3"
+    )
+    assert Reproduction.of("fig-forgetting").shortened == ""
+
+
 def test_a_part_is_chosen_by_words() -> None:
     runs = Reproduction.of("table5").asked.runs
     kept = select_runs(runs, ["dataset=cifar100", "lr=0.01,0.03", "objective=wsm", "seeds=1"])
@@ -191,6 +204,8 @@ def test_unknown_things_and_wrong_parts_are_sentences() -> None:
         (["tabel3"], "there is nothing called 'tabel3' to reproduce; did you mean 'table3'?"),
         (["table5", "lr=3", "--dry-run"], "lr is 3, which is not in this part of the study"),
         (["table5", "--rounds", "0", "--dry-run"], "--rounds is 0; at least 1 was expected"),
+        (["table5", "--shrink", "clients", "--dry-run"], "--shrink is 'clients'; KEY=VALUE was expected"),
+        (["table5", "--shrink", "local.lr=1", "--dry-run"], "the study varies local.lr; local.lr=VALUE alone selects"),
     ):
         found = CliRunner().invoke(reproduce, words)
         assert isinstance(found.exception, InputError)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from fedrecall.api.callbacks import Watching
 from fedrecall.data.federation import Federation
 from fedrecall.data.sources import DataSet
 from fedrecall.engines.auto import check_execution
-from fedrecall.errors import InputError, WriteError
+from fedrecall.errors import InputError, TooFewClientsError, WriteError
 from fedrecall.measure.watcher import Watcher
 from fedrecall.recipe.display_titles import titles
 from fedrecall.recipe.recipe import Recipe
@@ -42,14 +43,15 @@ def execute(
 ) -> list[dict[str, Any]]:
     """Carry out runs one after the other, write the report about all of them and return their summaries."""
     summaries = []
-    for plan in plans:
+    for number, plan in enumerate(plans):
         with ProgressLine(plan.title, plan.experiment.recipe.rounds, quiet=quiet) as progress:
             observers = [Watching(watcher) for watcher in (progress, *plan.experiment.trackers, *callbacks)]
             if plan.resume:
                 allowed = {"force": plan.force, "other_device": plan.other_device}
                 summary = resume_experiment(plan.folder, plan.experiment, observers, **allowed)
             else:
-                summary = run_experiment(plan.experiment, plan.folder, observers)
+                with leaving_nothing_if_refused(plans[number:]):
+                    summary = run_experiment(plan.experiment, plan.folder, observers)
         summaries.append(summary)
     if report is not None:
         try:
@@ -61,6 +63,23 @@ def execute(
                 f"fedrecall report {shlex.quote(str(report.parent))}"
             ) from None
     return summaries
+
+
+@contextmanager
+def leaving_nothing_if_refused(plans: Sequence[RunPlan]) -> Iterator[None]:
+    """Delete the folders of these runs if the first is refused before its first round.
+
+    A begun run there would only stand in the way of the corrected command.
+    """
+    try:
+        yield
+    except (WriteError, TooFewClientsError):  # these runs can be resumed
+        raise
+    except InputError:
+        if plans[0].folder.has_no_round():
+            for plan in plans:
+                plan.folder.discard()
+        raise
 
 
 def new_folder(out: str | Path | None, default: str) -> RunFolder:

@@ -33,7 +33,8 @@ def init(folder: Path, settings: tuple[str, ...], recipe: str, nodes: Path | Non
     """
     if find_spec("flwr") is None:
         raise InputError("fedrecall flower needs the extra flower: pip install 'fedrecall[flower]'")
-    from fedrecall.flower.init import write_app
+    from fedrecall.flower.app import RECIPE
+    from fedrecall.flower.init import PACKAGE, write_app
     from fedrecall.recipe.layers import load_recipe
 
     loaded = load_recipe(recipe, words_of(settings), {"execution": execution})
@@ -42,5 +43,7 @@ def init(folder: Path, settings: tuple[str, ...], recipe: str, nodes: Path | Non
     print_escaped(f"an app for {clients} clients is in {place}; its README.md says how to run it on real nodes")
     print_escaped("all on this machine, simulated:")
     print_escaped(f"    flwr run {place} local --stream --federation-config 'num-supernodes={clients}'")
+    print_escaped("the same without Flower, to the bit if the nodes' data are those of the recipe:")
+    print_escaped(f"    fedrecall run {shlex.quote(str(folder / PACKAGE / RECIPE))} --engine serial")
     print_escaped("on a federation that is set up as the README says:")
     print_escaped(f"    flwr run {place} real --stream")

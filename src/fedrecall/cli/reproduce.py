@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 @click.argument("what")
 @click.argument("part", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=V1,V2..]...")
 @click.option("--rounds", type=int, metavar="N", help="A shorter version, never set against published numbers.")
+@click.option(
+    "--shrink", multiple=True, metavar="KEY=VALUE", help="The same by a setting, such as partition.clients=10."
+)
 @jobs_option
 @click.option("--dry-run", is_flag=True, help="Say what there is to do and how long it takes, and do nothing.")
 @out_option
@@ -43,6 +46,7 @@ def reproduce(
     what: str,
     part: tuple[str, ...],
     rounds: int | None,
+    shrink: tuple[str, ...],
     jobs: int | None,
     dry_run: bool,
     out: Path | None,
@@ -65,7 +69,9 @@ def reproduce(
     results = []
     for name in shipped_studies() if what == "all" else [what]:
         inside = out / name if out is not None and what == "all" else out
-        made = Reproduction.of(name, words_of(part), rounds=rounds, out=inside, jobs=jobs, execution=execution)
+        made = Reproduction.of(
+            name, words_of(part), rounds=rounds, shrink=shrink, out=inside, jobs=jobs, execution=execution
+        )
         if not as_json:
             about = made.asked.design.about
             print_escaped(f"{made.name}: {about}" if about else made.name)

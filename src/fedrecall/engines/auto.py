@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -13,7 +14,7 @@ from fedrecall.client.lanes.kernels.ir import LANES
 from fedrecall.client.lanes.lowering import unsupported_reason
 from fedrecall.engines import ENGINES, Engine, Processes, Serial, Vectorised
 from fedrecall.engines.cpus import usable_cpus
-from fedrecall.errors import InputError, nearest
+from fedrecall.errors import InputError, Note, nearest
 from fedrecall.recipe.settings import Execution
 
 # Operations of a whole run below which two workers save less than they cost: starting workers takes about five
@@ -21,6 +22,8 @@ from fedrecall.recipe.settings import Execution
 WORTH_WORKERS = 2.5e11
 # Operations that take as long as a message to a worker and back: a client's training should take more.
 WORTH_A_MESSAGE = 2e7
+# Workers per CPU above which more only take memory: a worker computes nearly all of its time.
+MOST_PER_CPU = 8
 # Batches of models pay off for many clients with narrow dense layers; a wide layer fills the cache by itself.
 MANY_CLIENTS = 32
 NARROW = 128
@@ -79,6 +82,8 @@ def choose_engine(
     else:
         kind, most = Processes, clients_per_round
     workers = worker_count(kind, execution, devices)
+    if not kind.elsewhere:  # a cluster refuses more workers than it has room for
+        workers = capped_workers(workers, clients_per_round, cpus=max(usable_cpus(), len(devices)))
     if most is not None:
         workers = min(workers, most)
         enough = client_flops >= WORTH_A_MESSAGE and rounds * clients_per_round * client_flops >= WORTH_WORKERS
@@ -101,6 +106,19 @@ def worker_count(kind: type[Engine], execution: Execution, devices: Sequence[str
     if devices[0] == "cpu":
         return usable_cpus()
     return len(devices) * execution.workers_per_device if kind is Processes else 1
+
+
+def capped_workers(workers: int, clients_per_round: int, cpus: int) -> int:
+    """Return the number of workers, or the most that can have work, with a `Note` that says so."""
+    per_round = max(clients_per_round, cpus)  # evaluations keep all CPUs busy, however few clients train
+    most, why = min(
+        (per_round, f"a round has {clients_per_round} client{'s' if clients_per_round != 1 else ''}"),
+        (MOST_PER_CPU * cpus, f"{MOST_PER_CPU} for each of the {cpus} CPUs are the most"),
+    )
+    if workers <= most:
+        return workers
+    warnings.warn(f"execution.workers is {workers}, of which {most} are started: {why}", Note, stacklevel=2)
+    return most
 
 
 def shared(devices: Sequence[str], workers: int, execution: Execution) -> list[Device]:

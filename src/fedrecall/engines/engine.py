@@ -38,6 +38,7 @@ class Engine(ABC):
     devices: Sequence[Device] = (CPU,)  # the devices that its workers train on
     failed: Task | None = None  # the task that raised the exception of `run`
     resume_command: str | None = None  # command that resumes its runs, if not `fedrecall resume`
+    resume_with: str = ""  # command that resumes the run at hand, for an engine that may end with this process
     notes: Sequence[str] = ()  # notes for the user on where it runs
     nodes: Sequence[Mapping[str, Any]] = ()  # environments of the other machines that it runs on
 

@@ -39,7 +39,7 @@ def write_app(folder: Path, recipe: Recipe, nodes: Path | None = None) -> int:
             raise InputError(f"the folder {str(folder)!r} is not empty; choose another")
         federation = load_federation(recipe)
         (folder / PACKAGE).mkdir(parents=True)
-    recipe = with_whole_paths(recipe)
+    recipe, timeout = with_whole_paths(recipe), recipe.execution.client_timeout or PATIENCE
     method = titles().method(recipe.tree()).replace('"', "'")
     size = f"{count_of(len(federation), 'client')}, {count_of(recipe.rounds, 'round')}"
     values = {
@@ -47,6 +47,7 @@ def write_app(folder: Path, recipe: Recipe, nodes: Path | None = None) -> int:
         "package": PACKAGE,
         "description": f"{method} on {size}, by fedrecall.",
         "clients": len(federation),
+        "timeout": float(timeout),
         "out": quoted(folder / "run"),
         "state": quoted(folder / "state"),
         "nodes": quoted(nodes) if nodes else '""',
@@ -64,9 +65,12 @@ def write_app(folder: Path, recipe: Recipe, nodes: Path | None = None) -> int:
 
 
 def with_whole_paths(recipe: Recipe) -> Recipe:
-    """Return the recipe with a client timeout and absolute paths, because Flower runs an app in another folder."""
+    """Return the recipe with absolute paths, because Flower runs an app in another folder.
+
+    The client timeout goes to the app's configuration, so that the recipe also runs on an engine without one.
+    """
     tree = recipe.tree()
-    tree["execution"].setdefault("client_timeout", PATIENCE)
+    tree["execution"].pop("client_timeout", None)
     for group, key in (
         (tree["data"], "path"),
         (tree["data"], "test"),

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedrecall.api.execute import RunPlan, execute
 from fedrecall.data.sources.own_files import name_errors
-from fedrecall.errors import InputError
+from fedrecall.errors import ClientError, DivergedError, InputError
 from fedrecall.flower.app import App
 from fedrecall.flower.engine import Flower
 from fedrecall.flower.nodes import NodeFacts, Nodes
@@ -40,9 +40,9 @@ def server_app(folder: Path) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         try:
             summary = run_federation(grid, App.of(folder, context.run_config))
-        except InputError as error:
+        except (InputError, DivergedError, ClientError) as error:
             log(ERROR, "fedrecall: error: %s", error)
-            raise
+            raise type(error)(str(error)) from None  # Flower prints a traceback, which then has no lines of ours
         log(INFO, "final accuracy: %s; warnings: %s", summary.get("final_accuracy"), summary["warnings"])
 
     app = ServerApp()
@@ -122,7 +122,7 @@ def wait_for_clients(grid: Grid, app: App, told: dict[str, Any]) -> Nodes:
         recipe.method_digest(),
         app.get("clients", int, recipe.partition.get("clients", 0)),
         app.kind.num_classes if asks_counts else 0,
-        recipe.execution.client_timeout,
+        recipe.execution.client_timeout or app.get("client-timeout", float, 0.0) or None,
     )
     if nodes.clients < 1:
         raise InputError("clients is not given in the app's configuration; how many there are was expected")

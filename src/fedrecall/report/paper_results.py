@@ -64,7 +64,13 @@ def _same_setting(recipe: dict[str, Any], row: dict[str, str]) -> bool:
         and clients == int(row["clients"])
         and round(share * clients) == round(float(row["fraction"]) * clients)
         and (not row["lr"] or float(row["lr"]) == local.get("lr"))
+        and not _is_shorter(recipe, row)
     )
+
+
+def _is_shorter(recipe: dict[str, Any], row: dict[str, str]) -> bool:
+    """Return whether a run trains less than the published ones: a try-out, which is not set beside them."""
+    return (recipe.get("rounds") or 0) < int(row["rounds"]) or (recipe.get("local", {}).get("epochs") or 3) < 3
 
 
 def _differences(recipe: dict[str, Any], row: dict[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -43,6 +44,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._open: dict[str, FileIO] = {}
+        self._made = False  # the folder itself is new
         self._lock = FileLock(path / files.LOCK)
         self.records = Records(path)
 
@@ -59,9 +61,12 @@ class RunFolder:
                 raise InputError(f"{str(path)!r} is a file; a new or an empty folder was expected")
             if path.is_dir() and not all(map(is_of_a_start, path.iterdir())):
                 raise InputError(f"the folder {str(path)!r} is not empty; {ANOTHER_FOLDER}")
+            new = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             remove_dead_versions(path / files.RECIPE)
-        return cls(path)
+        folder = cls(path)
+        folder._made = new
+        return folder
 
     @classmethod
     def create_new(cls, parent: Path, name: str) -> RunFolder:
@@ -72,7 +77,9 @@ class RunFolder:
         while True:
             with explain_folder_errors(path), contextlib.suppress(FileExistsError):
                 path.mkdir()
-                return cls(path)
+                folder = cls(path)
+                folder._made = True
+                return folder
             number += 1
             path = parent / f"{name}-{number}"
 
@@ -82,6 +89,22 @@ class RunFolder:
         if not (path / files.RECIPE).is_file():
             raise InputError(f"{str(path)!r} is not a run's folder: it has no {files.RECIPE}")
         return cls(path)
+
+    def has_no_round(self) -> bool:
+        """Return whether no round has been recorded."""
+        try:
+            return not (self.path / files.METRICS).stat().st_size
+        except FileNotFoundError:
+            return True
+
+    def discard(self) -> None:
+        """Delete what a run has written to its new folder, and the folder if it was made for the run."""
+        self.close()
+        with contextlib.suppress(OSError):  # what cannot be deleted stays, as after a crash
+            for path in self.path.iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            if self._made:
+                self.path.rmdir()
 
     def lock(self) -> None:
         """Lock the folder until this process closes it or ends."""

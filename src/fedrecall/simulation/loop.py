@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrecall.backend.torch_state import fixed_torch_state
-from fedrecall.errors import ClientError, DivergedError, InputError, Interrupted, TooFewClientsError, WriteError
+from fedrecall.errors import (
+    ClientError,
+    ClusterLostError,
+    DivergedError,
+    InputError,
+    Interrupted,
+    TooFewClientsError,
+    WriteError,
+)
 from fedrecall.measure.live_round import Observer
 from fedrecall.runs import files
 from fedrecall.runs.checkpoint import Checkpoint
@@ -72,6 +80,10 @@ class RunLifecycle:
             raise DivergedError(f"{error}; the last good state is that of round {last}") from None
         except TooFewClientsError as error:
             raise TooFewClientsError(f"{error}; when they are back, go on with: {self._resume()}") from None
+        except ClusterLostError as error:
+            where = "--ray-address HOST:PORT if it is at another address"
+            again = f"when there is one again, go on with: {self._resume()} ({where})"
+            raise ClusterLostError(f"{error}; {again}") from None
         except InputError:
             raise
         except (SystemExit, EOFError, BrokenPipeError) as error:  # callers take these for a normal exit
@@ -89,6 +101,7 @@ class RunLifecycle:
         self.folder.lock()
         try:
             self.recorder.begin(notes)
+            self.engine.resume_with = self._resume()
             self.engine.open(self.experiment.job, self.experiment.federation, self.states.files)
             try:
                 self.recorder.opened()

@@ -38,10 +38,10 @@ def published_tables(made: Reproduction) -> dict[str, TextTable]:
     """Return `table`, with a row per cell, and, if there are pairs of objectives, `pairs`, with a row per pair."""
     asked, shortened = made.asked, made.shortened
     table, name = study_table(asked.design, made.cells(), StudyFolder(asked.path)), asked.design.published
-    source, said = published_source(name) if name and shortened is None else no_published, []
-    if shortened is not None:
+    source, said = published_source(name) if name and not shortened else no_published, []
+    if shortened:
         said = [
-            f"A shorter version of {shortened} rounds: it shows that everything runs, and is never to be set "
+            f"A shorter version of {shortened}: it shows that everything runs, and is never to be set "
             "against published numbers."
         ]
     recipes = made.recipes()

@@ -17,7 +17,7 @@ from typing import Any
 from fedrecall.engines.pool import MOST_DEATHS, START
 from fedrecall.engines.ray.cluster import Cluster
 from fedrecall.engines.ray.states import FolderToken
-from fedrecall.errors import ClientError, InputError
+from fedrecall.errors import ClientError, ClusterLostError, InputError
 from fedrecall.recipe.code_keys import names_code
 from fedrecall.runs import ledger
 from fedrecall.runs.reader import is_run
@@ -55,7 +55,7 @@ class RayPool(RunPool[StudyActor]):
     def execute(self, runs: Sequence[PlannedRun], tick: Callable[[], None]) -> None:
         if not runs:
             return
-        self._cluster = Cluster(self.spread.address)
+        self._cluster = Cluster(self.spread.address, after="; the same command goes on with the study")
         self._ray = self._cluster.ray
         self._token = FolderToken(self.folder.path)
         self._alive_at = time.monotonic()
@@ -63,6 +63,9 @@ class RayPool(RunPool[StudyActor]):
             self._token.leave()
             self._setup = self._ray.put(ActorSetup(sys.path, Path.cwd(), self._token))
             super().execute(runs, tick)
+        except ClusterLostError as error:
+            again = "finished runs are kept, and the same command goes on with the others on a cluster that is there"
+            raise ClusterLostError(f"{error}; {again}") from None
         finally:
             self._token.remove()
             self._cluster.close()
@@ -92,10 +95,7 @@ class RayPool(RunPool[StudyActor]):
     def _answering(self, members: Sequence[StudyActor], seconds: float) -> list[StudyActor]:
         """Wait until one of the members has answered; return all that have."""
         by_answer = {member.answer: member for member in members}
-        there, _ = self._ray.wait(list(by_answer), num_returns=1, timeout=seconds)
-        if there:
-            there, _ = self._ray.wait(list(by_answer), num_returns=len(by_answer), timeout=0)
-        return [by_answer[answer] for answer in there]
+        return [by_answer[answer] for answer in self._cluster.wait(list(by_answer), seconds)]
 
     def _ask(self) -> None:
         """Ask the actors for their progress; report what they have answered since the last time."""
@@ -114,13 +114,14 @@ class RayPool(RunPool[StudyActor]):
 
     def _receive(self, member: StudyActor) -> None:
         try:
-            answer = self._ray.get(member.answer)
+            answer = self._cluster.get(member.answer)
         except self._ray.exceptions.RayTaskError as error:
             if not member.ready:
                 raise ClientError(f"a worker could not begin:\n\n{error}") from None
             words = str(error.cause) if isinstance(error.cause, InputError) else str(error).splitlines()[-1]
             self._run_ended(member, "failed", words)
         except self._ray.exceptions.RayError:
+            self._cluster.wait_for_head()
             self._gone(member)
         else:
             if not member.ready:
@@ -179,4 +180,5 @@ class RayPool(RunPool[StudyActor]):
                     self._store(member, self._ray.get(member.answer))
 
     def _close(self) -> None:
-        self._end(list(self.members))
+        if not self._cluster.lost:  # to end them, Ray would wait for its head
+            self._end(list(self.members))

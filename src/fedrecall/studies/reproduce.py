@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +19,9 @@ from fedrecall.report.comparison import differing_words, flatten, group_methods
 from fedrecall.runs import files
 from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import RunRecord
+from fedrecall.storage.safe_parsing import yaml_value
 from fedrecall.studies.cells import Cell, PlannedRun, RunSlot, cells_of
-from fedrecall.studies.design import load_design, shipped_studies
+from fedrecall.studies.design import Design, load_design, shipped_studies
 from fedrecall.studies.estimate import Cost, Told, costs, kind_of, planned_seconds_left
 from fedrecall.studies.folder import OVER, State, StudyFolder
 from fedrecall.studies.selection import select_runs
@@ -38,7 +40,7 @@ class Reproduction:
 
     name: str
     asked: PlannedStudy
-    shortened: int | None = None  # the number of rounds of a shorter version
+    shortened: str = ""  # what a shorter version has less of, in words
 
     @classmethod
     def of(
@@ -47,20 +49,26 @@ class Reproduction:
         words: Iterable[str] = (),
         *,
         rounds: int | None = None,
+        shrink: Iterable[str] = (),
         out: Path | None = None,
         jobs: int | None = None,
         execution: Tree | None = None,
     ) -> Reproduction:
-        """Plan the runs of a study, by name or file, that words select: `dataset=cifar10 lr=0.05 seeds=1`."""
+        """Plan the runs of a study, by name or file, that words select: `dataset=cifar10 lr=0.05 seeds=1`.
+
+        `rounds` and `shrink`, settings as `partition.clients=10`, make it a shorter version.
+        """
         if name not in shipped_studies() and not Path(name).is_file():
             raise InputError(f"there is nothing called {name!r} to reproduce; {nearest(name, shipped_studies())}")
         design = load_design(name)
-        if rounds is not None:
-            design = load_design(name, settings={**design.settings, **shorter_settings(rounds, design.figures)})
-        title = Path(name).stem + (f"-{rounds}-rounds" if rounds is not None else "")
+        smaller = [f"{rounds} rounds"] * (rounds is not None) + list(shrink)
+        if smaller:
+            settings = shorter_settings(rounds, design.figures) | shrunken_settings(shrink, design)
+            design = load_design(name, settings={**design.settings, **settings})
+        title = "-".join([Path(name).stem, *(re.sub(r"[^\w.=]+", "-", words) for words in smaller)])
         asked = PlannedStudy.of(name, design, out or FOLDER / title, jobs, execution)
         runs = select_runs(asked.runs, words)
-        return cls(Path(name).stem, replace(asked, runs=runs, jobs=min(asked.jobs, len(runs))), rounds)
+        return cls(Path(name).stem, replace(asked, runs=runs, jobs=min(asked.jobs, len(runs))), ", ".join(smaller))
 
     @property
     def trains(self) -> bool:
@@ -157,8 +165,25 @@ class ReproductionPlan:
         return sum(cost.bytes for cost in self.costs.values())
 
 
-def shorter_settings(rounds: int, figures: Sequence[str]) -> Tree:
+def shrunken_settings(words: Iterable[str], design: Design) -> Tree:
+    """Return settings given as KEY=VALUE; raise an `InputError` for a key that the study itself varies."""
+    found: Tree = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not (key and equals and text):
+            raise InputError(f"--shrink is {word!r}; KEY=VALUE was expected, such as partition.clients=10")
+        if any(key in settings for settings in design.combinations()):
+            raise InputError(
+                f"--shrink is {word!r}, but the study varies {key}; {key}=VALUE alone selects a part of it"
+            )
+        found[key] = yaml_value(text)
+    return found
+
+
+def shorter_settings(rounds: int | None, figures: Sequence[str]) -> Tree:
     """Return the settings of a shorter version; for heatmaps, forgetting is still measured ten times."""
+    if rounds is None:
+        return {}
     if rounds < 1:
         raise InputError(f"--rounds is {rounds}; at least 1 was expected")
     return {"rounds": rounds, **({"forgetting.every": max(1, rounds // 10)} if HEATMAPS in figures else {})}

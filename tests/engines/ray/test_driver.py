@@ -91,3 +91,12 @@ def test_an_address_without_a_cluster_is_one_sentence(fedrecall, tmp_path) -> No
     assert done.err.count("\n") == 1
     assert "execution.ray_address is '127.0.0.1:1', which does not answer" in done.err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("what", [("demo",), ("run", "demo")])
+def test_a_command_that_is_refused_can_be_given_again(fedrecall, tmp_path, what) -> None:
+    words = [*what, "rounds=1", "--out", tmp_path / "run", "--quiet", "--no-report"]
+    refused = fedrecall(*words, "--engine", "ray", "--workers", "99")
+    assert refused.code == 2
+    assert "99 workers with 1 CPU each were asked for" in refused.err
+    assert fedrecall(*words, "--engine", "serial").code == 0

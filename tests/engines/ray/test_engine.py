@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -150,6 +151,12 @@ def test_a_node_that_dies_in_a_round_changes_nothing(cluster, federation, tmp_pa
     rest = {"algorithm": "scaffold", "model": Slow, "rounds": 3, "clients_per_round": 60}
     lost = train(federation, tmp_path / "ray", cluster, callbacks=[watch], **rest)
     assert ended[0] < killed[0] < ended[1]  # in the middle of round 2
+    # A worker that has nothing to do is missed in the next round only.
+    (said,) = [w for w in lost.summary["warnings"] if re.match(r"round [23] lost 1 worker on the node", w)]
+    assert re.fullmatch(r"round . .* [\d.]+ \(\w{8}\)(; \d+ clients? w(as|ere) run again by others)?", said)
+    where = said.split("node ")[1].split(";")[0]
+    assert f"the node {where} was lost in round {said.split()[1]}" in lost.summary["warnings"]
+    assert said in (lost.path / "events.jsonl").read_text()
     assert_same(lost, train(federation, tmp_path / "serial", **rest))
 
 

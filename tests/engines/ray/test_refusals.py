@@ -12,7 +12,9 @@ import yaml
 
 from fedrecall.engines import ENGINES
 from fedrecall.engines.auto import devices_for, requested_engine
-from fedrecall.engines.ray.cluster import Cluster, how_often, refuse_silent
+from fedrecall.engines.ray import address as address_module
+from fedrecall.engines.ray.address import refuse_silent
+from fedrecall.engines.ray.cluster import Cluster, how_often
 from fedrecall.errors import InputError
 from fedrecall.recipe.settings import Execution
 
@@ -31,6 +33,28 @@ def test_an_address_that_does_not_answer_is_refused_at_once() -> None:
     with pytest.raises(InputError, match=rf"execution.ray_address is '{address}', which does not answer \(Conn"):
         refuse_silent(address)
     assert time.monotonic() - began < 5
+
+
+def test_a_port_at_which_something_else_listens_is_one_sentence_in_time(monkeypatch) -> None:
+    pytest.importorskip("ray", reason="needs fedrecall[ray]")
+    assert address_module.ANSWER + address_module.JOIN < 30
+    monkeypatch.setattr(address_module, "JOIN", 2.0)
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(InputError, match=rf"'{address}', where no Ray cluster could be joined: none has answered"):
+            address_module.check_address(address)
+    assert time.monotonic() - began < 10
+
+
+def test_what_ray_makes_of_a_loopback_address_is_said() -> None:
+    assert address_module.rewriting("127.0.0.1:6379", "10.0.0.7").startswith(
+        " (Ray takes 127.0.0.1:6379 for 10.0.0.7:6379;"
+    )
+    assert address_module.rewriting("127.0.0.1:6379", "127.0.0.1") == ""
+    assert address_module.rewriting("10.0.0.7:6379", "") == ""
 
 
 @pytest.mark.parametrize("address", ["ray://127.0.0.1:10001", "head", "127.0.0.1:", "127.0.0.1:port"])

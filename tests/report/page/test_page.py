@@ -297,9 +297,11 @@ def test_the_papers_number_stands_beside_its_own_setting() -> None:
     plain = published(paper(objective={"name": "cross_entropy"}, model={"name": "resnet18", "norm": "group"}))
     assert plain
     assert plain.accuracy == 0.827
-    shorter = published(paper(rounds=300))
-    assert shorter
-    assert shorter.remark == "300 rounds instead of 4,000"
+    longer = published(paper(rounds=5000))
+    assert longer
+    assert longer.remark == "5,000 rounds instead of 4,000"
+    assert published(paper(rounds=300)) is None  # a try-out
+    assert published(paper(local={"epochs": 1, "batch_size": 64, "lr": 0.05})) is None
     assert len(rows()) == 16 + 108 + 32  # Tables 2, 4 and 5
 
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
-import socket
 import threading
+import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fedrecall.errors import InputError
+from fedrecall.engines.ray.address import check_address, listens
+from fedrecall.engines.ray.last_words import LastWords
+from fedrecall.errors import ClusterLostError, InputError
 from fedrecall.recipe.settings import Execution
 
-ANSWER = 10.0  # seconds for an address to answer
+# Ray prints what it knows of a dead node on stdout, 25 lines of its log; the run's records say it in a sentence.
+QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": r"^(Raylet is terminated\.|The node with node id: )"}
 # Settings of a Ray that is started here: unreachable from the network, no usage reports.
 OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+SLICE = 3.0  # seconds to wait for answers before the head is looked at
+LOST = 30.0  # seconds without the head after which the cluster counts as gone; Ray ends the process after 60
 # Bytes up to which an answer is sent inline (Ray's own limit is 100 kB). Larger ones go through the object store,
 # which took half as much CPU time again for 1.5 MB, and a little less for 3.9 MB. On one machine, that time is
 # taken from the workers.
@@ -29,7 +35,7 @@ Resources = Mapping[str, float]
 
 def ray_module(*, alone: bool) -> Any:
     """Return the module `ray`; raise an `InputError` if it is not installed. `alone`: Ray will be started here."""
-    for name, value in OWN.items() if alone else ():  # Ray reads them when it is imported
+    for name, value in {**QUIET, **(OWN if alone else {})}.items():  # Ray reads them when it is imported
         os.environ.setdefault(name, value)
     try:
         import ray
@@ -40,18 +46,26 @@ def ray_module(*, alone: bool) -> Any:
     return ray
 
 
+ENDED = "this process was ended by Ray, which has lost its node on this machine, or killed from outside"
+
+
 class Cluster:
     """This process's connection to Ray; `close` ends it only if it was made here."""
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, *, after: str = "") -> None:
+        """Connect; `after` is the end of the sentence if Ray ends this process: how to resume."""
         self.ray = ray_module(alone=address is None)
-        self.address = address
+        self.address, self.lost = address, False
+        self._silent_since: float | None = None  # monotonic time of the first failed look at the head
         self._ours = not self.ray.is_initialized()
+        self._last_words: LastWords | None = None
         if self._ours:
             self._connect(address)
+            self._last_words = LastWords(f"{ENDED}{after}")
+        self._head: str = self.ray.get_runtime_context().gcs_address
 
     def _connect(self, address: str | None) -> None:
-        refuse_silent(address)
+        check_address(address)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address is None:
             from fedrecall.engines.cpus import usable_cpus
@@ -72,9 +86,74 @@ class Cluster:
                 f"execution.ray_address is {address!r}, where no Ray cluster could be joined: {reason}"
             ) from None
 
+    def wait(self, answers: Sequence[Any], seconds: float | None) -> list[Any]:
+        """Return the answers that are there once there is one, or after `seconds`."""
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        while True:
+            left = max(0.0, min(SLICE, end - time.monotonic()))
+            with self.noting_loss():
+                there, _ = self.ray.wait(list(answers), num_returns=1, timeout=left)
+                if there:  # also take all others that have arrived
+                    there, _ = self.ray.wait(list(answers), num_returns=len(answers), timeout=0)
+                    return list(there)
+            self._head_listens()
+            if time.monotonic() >= end:
+                return []
+
+    def get(self, reference: Any) -> Any:
+        """Return an object from the cluster."""
+        with self.noting_loss():
+            return self.ray.get(reference)
+
+    def put(self, value: Any) -> Any:
+        """Put an object on the cluster; return the reference to it."""
+        with self.noting_loss():
+            return self.ray.put(value)
+
+    @contextmanager
+    def noting_loss(self) -> Iterator[None]:
+        """Raise a `ClusterLostError` in place of the error of a broken connection to the node of this process."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, self.ray.exceptions.RayError):  # such an error of a worker
+                raise
+            self._ours = False  # without its node, Ray would end this process at the attempt to leave the cluster
+            raise self._lost("its node on this machine has ended") from None
+
+    def wait_for_head(self) -> None:
+        """Wait until the head listens, before a call in which Ray would wait for it and then end this process."""
+        while not self._head_listens():
+            time.sleep(1.0)
+
+    def _head_listens(self) -> bool:
+        """Return whether the head listens; raise a `ClusterLostError` if it has not for a while."""
+        if listens(self._head):
+            self._silent_since = None
+            return True
+        self._silent_since = self._silent_since or time.monotonic()
+        if time.monotonic() - self._silent_since > LOST:
+            raise self._lost(f"its head has not answered for {LOST:.0f} s")
+        return False
+
+    def _lost(self, how: str) -> ClusterLostError:
+        self.lost = True
+        where = f"at {self.address!r} " if self.address else ""
+        return ClusterLostError(f"the Ray cluster {where}is gone: {how}")
+
     def nodes(self) -> list[Resources]:
         """Return the resources of each node that is alive."""
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+
+    def gone(self, nodes: Collection[str]) -> set[str]:
+        """Return which of these nodes do not answer; Ray itself counts a lost node as alive for half a minute."""
+        known = {node["NodeID"]: node for node in self.ray.nodes() if node["Alive"]}
+        places = {node: f"{known[node]['NodeManagerAddress']}:{known[node]['NodeManagerPort']}" for node in known}
+        return {node for node in nodes if node not in known or not listens(places[node])}
+
+    def host_of(self, node: str) -> str:
+        """Return the address of a node, alive or not; empty if it is not known."""
+        return next((each["NodeManagerAddress"] for each in self.ray.nodes() if each["NodeID"] == node), "")
 
     def fits(self, asked: Resources) -> int:
         """Return how many workers the nodes have room for, ignoring other users of the cluster."""
@@ -132,6 +211,8 @@ class Cluster:
         return node
 
     def close(self) -> None:
+        if self._last_words:
+            self._last_words.close()
         if self._ours:
             with contextlib.suppress(Exception):  # the cluster may be gone
                 self.ray.shutdown()
@@ -157,26 +238,6 @@ def resources_of_worker(execution: Execution, threads: int, device: str) -> dict
     if not any(asked.values()):
         raise InputError("execution.resources asks for nothing; some of CPU, GPU or a node's own was expected")
     return asked
-
-
-def refuse_silent(address: str | None) -> None:
-    """Raise an `InputError` if nothing answers at an address; Ray itself would try for a minute."""
-    if address is None or address == "auto":
-        return
-    host, colon, port = address.rpartition(":")
-    if address.startswith("ray://") or not colon or not port.isdigit():
-        raise InputError(
-            f"execution.ray_address is {address!r}; HOST:PORT of the cluster's head was expected, or auto (a Ray "
-            "Client address is not enough: start the command on a node of the cluster, or with `ray job submit`)"
-        )
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER).close()
-    except (OSError, OverflowError) as error:
-        raise InputError(
-            f"execution.ray_address is {address!r}, which does not answer "
-            f"({getattr(error, 'strerror', None) or error}); the address of a running cluster was expected, which "
-            "`ray status` shows on its head"
-        ) from None
 
 
 def how_often(asked: Resources, node: Resources) -> int:

@@ -40,7 +40,9 @@ from fedrecall.engines.messages import (
     VectorsLost,
 )
 from fedrecall.engines.pool import MOST_DEATHS, START, PoolCall, PoolWorker, WorkerGoneError, WorkerPool
-from fedrecall.engines.ray.cluster import Cluster, ray_module, refuse_silent, resources_of_worker
+from fedrecall.engines.ray.address import check_address
+from fedrecall.engines.ray.cluster import Cluster, ray_module, resources_of_worker
+from fedrecall.engines.ray.losses import Losses, NodePlace
 from fedrecall.engines.ray.packing import pack_tensors, unpack_copy, unpack_tensors
 from fedrecall.engines.ray.reduction import LostError, NodeReduction, TreeReduction
 from fedrecall.engines.ray.samples import SampleSource, SampleSupply
@@ -80,6 +82,7 @@ class Ray(WorkerPool[WorkerActor]):
         self.workers = execution.workers if execution.workers != "auto" else 1  # until the cluster is known
         self.client_timeout = execution.client_timeout
         self.notes: list[str] = []
+        self._losses, self._told, self._round = Losses(), list[str](), 0
         self.nodes: list[dict[str, Any]] = []
 
     @classmethod
@@ -89,12 +92,13 @@ class Ray(WorkerPool[WorkerActor]):
     @classmethod
     def check(cls, execution: Execution) -> None:
         ray_module(alone=execution.ray_address is None)
-        refuse_silent(execution.ray_address)
+        check_address(execution.ray_address)
 
     def open(self, job: Job, federation: Federation, states: States) -> None:
         assert isinstance(states, StateFiles)
         self._begin()
-        self._cluster = Cluster(self.execution.ray_address)
+        after = f"; go on with: {self.resume_with}" if self.resume_with else ""
+        self._cluster = Cluster(self.execution.ray_address, after=after)
         self._ray = self._cluster.ray
         self._states, self._token = states, FolderToken(states.folder)
         self._numbers, self._version, self._published = itertools.count(), 0, None
@@ -111,7 +115,7 @@ class Ray(WorkerPool[WorkerActor]):
             pickled = cloudpickle.dumps((job, states))
             source = SampleSource.of(federation)
             self._supplies = SampleSupply(self._cluster, source)
-            self._setup = self._ray.put(WorkerSetup(pickled, sys.path, source, self._token, self.devices[0]))
+            self._setup = self._cluster.put(WorkerSetup(pickled, sys.path, source, self._token, self.devices[0]))
             self._fill()
             self._first_ready()
         except BaseException:
@@ -143,8 +147,12 @@ class Ray(WorkerPool[WorkerActor]):
 
     def publish(self, round: int, server: Tensors, buffers: Tensors) -> None:
         super().publish(round, server, buffers)
+        self._round = round
+        if self._losses.unexplained():
+            self._cluster.wait_for_head()
+            self._note_losses()
         self._version += 1
-        self._published = self._ray.put((pack_tensors(server), pack_tensors(buffers)))
+        self._published = self._cluster.put((pack_tensors(server), pack_tensors(buffers)))
 
     def train(self, tasks: Sequence[TrainTask], *, track_updates: bool) -> Iterator[Contribution | MissingClient]:
         if len(tasks) <= LEAF or len({member.node for member in self._members if member.ready}) < 2:
@@ -157,6 +165,9 @@ class Ray(WorkerPool[WorkerActor]):
                 assert isinstance(result, PartialSum)
                 yield result
         finally:
+            if self._reduction.trained_again:
+                self._losses.updates(self._round, self._reduction.trained_again)
+                self._note_losses()
             self._reduction = None
 
     def _takes_tasks(self, member: WorkerActor) -> bool:
@@ -206,19 +217,17 @@ class Ray(WorkerPool[WorkerActor]):
         if not members:
             raise ClientError("all workers are lost, and the cluster has no room for others")
         by_answer = {member.answers[0][0]: member for member in members}
-        there, _ = self._ray.wait(list(by_answer), num_returns=1, timeout=seconds)
-        if there:  # also take all other answers that have arrived
-            there, _ = self._ray.wait(list(by_answer), num_returns=len(by_answer), timeout=0)
-        return [by_answer[answer] for answer in there]
+        return [by_answer[answer] for answer in self._cluster.wait(list(by_answer), seconds)]
 
     def _message(self, member: WorkerActor) -> Message | None:
         errors, (answer, member.vectors) = self._ray.exceptions, member.answers.popleft()
         try:
-            message: Message | NeedsSamples = self._ray.get(answer)
+            message: Message | NeedsSamples = self._cluster.get(answer)
         except errors.RayTaskError as error:
             cause = error.cause
             raise cause if isinstance(cause, InputError) else ClientError(f"a worker failed:\n\n{error}") from None
         except errors.RayError as error:
+            self._cluster.wait_for_head()  # if that has gone too, the worker cannot be replaced
             raise WorkerGoneError(type(error).__name__) from None
         if not isinstance(message, NeedsSamples):
             return message
@@ -246,9 +255,24 @@ class Ray(WorkerPool[WorkerActor]):
 
     def _fetch(self, vectors: Any) -> Tensors:
         try:
-            return unpack_copy(self._ray.get(vectors))
+            return unpack_copy(self._cluster.get(vectors))
         except self._ray.exceptions.RayError:
             raise LostError from None
+
+    def _note_death(self, member: WorkerActor, how: str) -> None:
+        super()._note_death(member, how)
+        if member.ready:  # else it had no tasks yet
+            place = NodePlace(member.node, self._cluster.host_of(member.node))
+            tasks = [task for chunk in member.chunks for task in chunk.tasks]
+            self._losses.worker(self._round, place, sum(isinstance(task, TrainTask) for task in tasks))
+            self._note_losses()
+
+    def _note_losses(self) -> None:
+        """Bring the notes up to date."""
+        self._losses.explain(self._cluster.gone(self._losses.unexplained()))
+        others = [note for note in self.notes if note not in self._told]
+        self._told = self._losses.sentences()
+        self.notes = [*others, *self._told]
 
     def _joined(self, member: WorkerActor, ready: Ready) -> None:
         assert isinstance(ready, NodeReady)
@@ -283,6 +307,14 @@ class Ray(WorkerPool[WorkerActor]):
 
     def close(self) -> None:
         """Stop the workers; idle ones may remove their files first."""
+        if not self._cluster.lost:
+            self._end_workers()
+        self._published, self._setup, self._members = None, None, []
+        self._token.remove()
+        torch.set_num_threads(self._threads_before)
+        self._cluster.close()
+
+    def _end_workers(self) -> None:
         idle = [member for member in self._members if member.ready and not member.chunks]
         leaving = [member.handle.close.remote() for member in idle]
         if self._supplies is not None:
@@ -292,7 +324,3 @@ class Ray(WorkerPool[WorkerActor]):
                 self._ray.wait(leaving, num_returns=len(leaving), timeout=GRACE)
             for member in self._members:
                 self._ray.kill(member.handle)
-        self._published, self._setup, self._members = None, None, []
-        self._token.remove()
-        torch.set_num_threads(self._threads_before)
-        self._cluster.close()

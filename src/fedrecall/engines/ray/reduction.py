@@ -67,6 +67,7 @@ class TreeReduction:
         self._nodes: dict[NodePlace, TreeNode] = {}
         self._results: dict[int, Update] = {}  # without vectors, by place
         self._leaves: dict[int, StoredSum] = {}
+        self.trained_again = 0  # clients whose updates were lost on the cluster
         self._yielded = 0  # number of top-level nodes yielded so far
         last = LEAF * (3 * len(tasks) // (4 * LEAF))  # smaller chunks at the end, so that few workers idle there
         self._train(0, last, self._size)
@@ -174,6 +175,7 @@ class TreeReduction:
             for number in range(covered[0] // node_size(level), covered[-1] // node_size(level) + 1):
                 self._nodes.pop((level, number), None)
         self._train(covered[0], covered[-1] + 1, self._size)
+        self.trained_again += len(covered)
 
     def ready(self) -> Iterator[PartialSum]:
         """Yield the nodes of the top level that are next in order."""

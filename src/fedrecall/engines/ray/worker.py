@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -152,9 +153,7 @@ class RayWorker:
         """Fetch the published state if this worker has another version."""
         if order.version == self._version:
             return
-        import ray
-
-        server, buffers = ray.get(order.published[0])
+        server, buffers = fetch_or_end(order.published[0])
         self._sent = unpack_copy(server)
         self._worker.publish(self._sent, unpack_copy(buffers))
         self._version = order.version
@@ -167,12 +166,24 @@ class RayWorker:
         return {key: pack_tensors(state) for key, state in new.items()}
 
 
+def fetch_or_end(references: Any) -> Any:
+    """Return objects from the cluster; end this process if its node has gone, so that others run its tasks."""
+    import ray
+
+    try:
+        return ray.get(references)
+    except OSError as error:
+        if isinstance(error, ray.exceptions.RayError):
+            raise
+        os._exit(1)
+
+
 def fetch_all(references: Sequence[Any]) -> list[Packed] | None:
     """Return objects from the cluster; None if any of them was lost with its node."""
     import ray
 
     try:
-        fetched: list[Packed] = ray.get(list(references))
+        fetched: list[Packed] = fetch_or_end(list(references))
     except ray.exceptions.RayError:
         return None
     return fetched
