@@ -59,7 +59,7 @@ def figures(methods: list[Method], rounds: tuple[int, ...] = (), options: Figure
         if wanted not in known:
             there = ", ".join(map(str, known)) or "none"
             raise InputError(f"round {wanted} was not probed in these runs; probed rounds: {there}")
-    found = {f"forgetting-round-{t:05d}": draw_heatmaps(methods, t) for t in rounds or known[-1:]}
+    found = {f"forgetting-round-{t:05d}": draw_heatmaps(methods, t, options.inches[0]) for t in rounds or known[-1:]}
     found["class-shares"] = draw_shares(methods)
     for figure in found.values():
         if figure is not None:
