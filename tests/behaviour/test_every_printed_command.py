@@ -23,21 +23,24 @@ WEIGHTS = "test_weights_are_given_to_a_diagnosis"
 FIGURES = "test_rounds_of_figures_want_figures"
 DATA = "test_the_folder_of_data_is_named_with_data"
 DEVICE = "test_another_device_needs_a_word"
+TOO_SMALL = "test_a_figure_that_does_not_fit_is_a_sentence"
+TABLE = "test_several_studies_are_one_table_with_any_baseline"
+OTHER = "test_another_study_in_the_folder_is_refused_with_the_difference"
 STUDY = "test_the_options_of_a_study_are_followed"
 SIMULATED = "test_the_generated_app_runs_in_flowers_simulation_with_the_bits_of_serial"
 RESUMED = "test_a_real_federation_has_the_bits_of_serial_also_over_two_runs"
 WITHOUT_FLOWER = "test_its_recipe_is_the_one_that_was_named_and_runs_without_flower"
 REPRODUCED = "test_the_example_of_the_help_is_planned_on_real_cifar10"
 COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and option in its text, and who follows it
-    "cli/compare.py": [("fedrecall compare", EXAMPLE), ("--accuracy", EXAMPLE)],
+    "cli/compare.py": [("fedrecall compare", EXAMPLE), ("--accuracy", EXAMPLE), ("--out", TABLE)],
     "cli/reproduce.py": [("fedrecall reproduce", REPRODUCED), ("--dry-run", REPRODUCED)],
     "cli/sweep.py": [
         *[("fedrecall sweep", EXAMPLE), ("--seeds", EXAMPLE)],
-        *[("--dry-run", STUDY), ("--dry-run", STUDY), ("--time", STUDY), ("--baseline", STUDY)],
+        *[("--dry-run", STUDY), ("--dry-run", STUDY), ("--time", STUDY)],
     ],
     "studies/compare.py": [("--accuracy", STUDY)],
-    "studies/design.py": [("--seeds", STUDY)],
-    "studies/folder.py": [("--out", STUDY)],
+    "studies/design.py": [("--seeds", STUDY), ("--baseline", STUDY)],
+    "studies/growth.py": [("--out", OTHER)] * 2,
     "studies/reproduce.py": [
         ("--rounds", STUDY),
         *[("--shrink", "test_figures_are_shrunk_by_clients_and_probes_too")] * 2,
@@ -64,6 +67,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     "cli/report.py": [
         *[("fedrecall report", EXAMPLE), ("--out", EXAMPLE), ("--figures", EXAMPLE)],
         *[("--figures", FIGURES), ("--rounds", FIGURES), ("--rounds", FIGURES)],
+        ("--figures", FIGURES),
     ],
     "cli/resume.py": [("fedrecall resume", EXAMPLE)],
     "cli/run.py": [("fedrecall run", EXAMPLE), ("--seed", EXAMPLE), ("--out", EXAMPLE)],
@@ -85,6 +89,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
         ("fedrecall resume", "test_an_unfinished_run_in_the_folder_goes_on"),
         ("--out", "test_another_folder_is_chosen_with_out"),
     ],
+    "report/figures/write.py": [("--size", TOO_SMALL), ("--font-size", TOO_SMALL)],
     "runs/records.py": [("--force", FORCE)],
     "simulation/failure_advice.py": [
         ("fedrecall resume", "test_an_interrupted_run_goes_on"),

@@ -25,7 +25,7 @@ def run_lines(block: str, fedrecall: Any) -> str:
 
 @pytest.mark.slow
 def test_the_blocks_run(fedrecall: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (_, compare), (_, figures), (kind, script) = BLOCK.findall(PAGE)
+    (_, compare), (_, figures), (_, options), (kind, script) = BLOCK.findall(PAGE)
     monkeypatch.chdir(tmp_path)
     assert run_lines(compare, fedrecall) == "comparison/report.html"
     for path in Path("runs").iterdir():
@@ -40,6 +40,8 @@ def test_the_blocks_run(fedrecall: Any, tmp_path: Path, monkeypatch: pytest.Monk
         "accuracy-alpha",
     ):
         assert {f"{name}.{suffix}" for suffix in ("png", "svg", "pdf")} <= drawn
+    assert run_lines(options, fedrecall) == "column/report.html"
+    assert Path("column/figures/convergence.pdf").exists()
     assert kind == "python"
     exec(compile(script, "docs/report.md", "exec"), {})
     assert Path("report.html").stat().st_size > 1_000_000

@@ -17,7 +17,8 @@ from fedrecall.studies.cells import cells_of, plan
 from fedrecall.studies.design import load_design
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
-COMMANDS = [shlex.split(block)[1:] for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)]
+BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+COMMANDS = [shlex.split(line)[1:] for block in BLOCKS for line in block.splitlines()]
 HERE = [words for words in COMMANDS if "--ray-address" not in words]
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 FILES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -31,10 +32,11 @@ def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 def test_the_commands_run_and_leave_the_files_of_the_table(fedrecall) -> None:
-    assert [words[0] for words in HERE] == ["sweep", "sweep", "compare"]
+    assert [words[0] for words in HERE] == ["sweep", "sweep", "sweep", "sweep", "compare"]
     for words in HERE:
         done = fedrecall(*words, *(["--quiet"] if words[0] == "sweep" else []))
         assert (done.code, done.err) == (0, "")
+    assert len(list(Path("grows").glob("runs/*/seed-*/summary.json"))) == 9
     (study,) = Path("runs").iterdir()
     for name in ("study.yaml", "table.csv", "table.md", "table.tex", "times.csv", "report.html"):
         assert (study / name).exists()
@@ -70,11 +72,20 @@ def test_the_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "4 of 4 runs finished" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_the_sweep_over_objects_runs_and_grows(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict = {}
+    exec(compile(PROGRAMS[1], "docs/sweeps.md", "exec"), names)
+    assert "8 of 8 runs finished" in repr(names["study"])
+    figure = names["study"].plot(band="interval")
+    assert len(figure.axes[0].lines) == 4
+
+
 @pytest.mark.heavy
 def test_optuna_drives_runs(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("optuna", reason="optuna is not installed")
     names: dict = {}
-    exec(compile(PROGRAMS[1], "docs/sweeps.md", "exec"), names)
+    exec(compile(PROGRAMS[2], "docs/sweeps.md", "exec"), names)
     study = names["study"]
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
     for trial in study.trials:

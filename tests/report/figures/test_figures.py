@@ -175,3 +175,13 @@ def test_wrong_options_are_sentences(wrong: dict, said: str) -> None:
 def test_an_unknown_metric_is_a_sentence(methods: list[Method]) -> None:
     with pytest.raises(InputError, match="there is no metric 'val_acuracy' in these runs; did you mean"):
         plot(methods, ["val_acuracy"])
+
+
+def test_a_figure_that_does_not_fit_is_a_sentence(methods: list[Method], tmp_path: Path) -> None:
+    for size, fits in (("1x1", False), ("column", True)):
+        options = FigureOptions(size=size, font_size=8)
+        if fits:
+            assert write_figures(methods, tmp_path / "figures", options=options)
+        else:
+            with pytest.raises(InputError, match="does not fit into 1 x 1 inches; a larger --size"):
+                write_figures(methods, tmp_path / "figures", options=options)

@@ -23,6 +23,8 @@ from fedrecall.runs.reader import RunRecord
 # readable in grey.
 DIVERGING = LinearSegmentedColormap.from_list("forgetting", ["#3a86c8", "#9cc7e8", "#ffffff", "#e88a4a", "#6b2000"])
 SEQUENTIAL = "cividis"
+WIDTH = 8.2  # inches
+MOST_LABELS = 20  # of columns and rows, in a figure of that width
 MOST_COLUMNS = 40  # with more clients, only the round's own are drawn
 
 
@@ -34,7 +36,7 @@ def probed_rounds(methods: list[Method]) -> list[int]:
     return sorted(set().union(*sets) - common) + sorted(common)
 
 
-def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
+def draw_heatmaps(methods: list[Method], round: int, width: float | None = None) -> Figure | None:
     """Draw F[i, k] and the accuracy after training in one round, on one colour scale for all methods."""
     shown = [(method, run, _columns(run.probes[round])) for method in methods for run in _probed(method, round)]
     if not shown:
@@ -42,7 +44,10 @@ def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
     end = 100 * max(0.1, *(float(np.nanmax(np.abs(matrix_of(probe)), initial=0)) for *_, probe in shown))
     heights = [max(0.8, 0.19 * len(probe["models"])) for *_, probe in shown]
     height = sum(heights) + 0.75 * len(shown) + 0.8
-    figure = Figure(figsize=(8.2, height), layout="constrained")
+    wide = width or WIDTH
+    labels = max(3, int(MOST_LABELS * wide / WIDTH))  # letters do not shrink with the figure
+    end_of_line = " " if wide > WIDTH / 2 else "\n"
+    figure = Figure(figsize=(wide, height), layout="constrained")
     grid = figure.subplots(len(shown), 2, squeeze=False, gridspec_kw={"height_ratios": heights})
     for (method, run, probe), (left, right) in zip(shown, grid):
         lost = left.imshow(100 * matrix_of(probe), cmap=DIVERGING, norm=Normalize(-end, end), aspect="auto")
@@ -50,16 +55,16 @@ def draw_heatmaps(methods: list[Method], round: int) -> Figure | None:
         _mark_gains(left, matrix_of(probe))
         for axes, colour in ((left, "black"), (right, "white")):
             _frame_own(axes, probe, colour)
-            _label(axes, probe, client_names(run))
+            _label(axes, probe, client_names(run), labels)
         left.set_title(figure_text(method.label), loc="left")
         left.set_ylabel("model of client $i$")
     for axes, title in zip(grid[-1], ("data of client $k$", "data of client $k$")):
         axes.set_xlabel(title)
     thin: dict[str, Any] = {"location": "bottom", "aspect": 40, "fraction": 0.3 / height, "pad": 0.1 / height}
-    bar = figure.colorbar(lost, ax=grid[:, 0], label="forgetting $F_{ik}$, points (dots: gains)", **thin)
+    bar = figure.colorbar(lost, ax=grid[:, 0], label=f"forgetting $F_{{ik}}$, points{end_of_line}(dots: gains)", **thin)
     bar.set_ticks([-end, 0, end], labels=[f"{MINUS}{end:.3g}", "0", f"+{end:.3g}"])
     bar.ax.axvline(0, color="black", lw=1.2)
-    figure.colorbar(kept, ax=grid[:, 1], label="accuracy after training, %", **thin)
+    figure.colorbar(kept, ax=grid[:, 1], label=f"accuracy{end_of_line}after training, %", **thin)
     figure.suptitle(f"round {round}", fontsize=10)
     return figure
 
@@ -93,10 +98,10 @@ def _frame_own(axes: Axes, probe: ProbeArrays, colour: str) -> None:
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec=colour, lw=1.1))
 
 
-def _label(axes: Axes, probe: ProbeArrays, names: Sequence[str]) -> None:
+def _label(axes: Axes, probe: ProbeArrays, names: Sequence[str], most: int) -> None:
     axes.grid(False)
     rows, columns = len(probe["models"]), len(probe["data"])
-    every, every_row = -(-columns // 20), -(-rows // 20)
+    every, every_row = -(-columns // most), -(-rows // MOST_LABELS)
     below, left = (
         client_ticks(names, clients.tolist()) for clients in (probe["data"][::every], probe["models"][::every_row])
     )

@@ -92,11 +92,10 @@ class FigureOptions:
         return figure
 
     def resize(self, figure: Figure) -> None:
-        """Give a drawn figure the size that is asked for; a width alone keeps its proportions."""
+        """Give a drawn figure of several panels the size that is asked for; a width alone leaves its height."""
         wide, high = self.inches
         if wide is not None:
-            width, height = figure.get_size_inches()
-            figure.set_size_inches(wide, high or height * wide / width)
+            figure.set_size_inches(wide, high or figure.get_figheight())
 
     def choose(self, methods: Sequence[Method]) -> list[Method]:
         """Return the methods to show, with the looks that they have among all."""

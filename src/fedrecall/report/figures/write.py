@@ -6,6 +6,7 @@ The kinds are those of the paper: matrices (its Figures 3 and 7), forgetting and
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def figures(methods: list[Method], rounds: tuple[int, ...] = (), options: Figure
         if wanted not in known:
             there = ", ".join(map(str, known)) or "none"
             raise InputError(f"round {wanted} was not probed in these runs; probed rounds: {there}")
-    found = {f"forgetting-round-{t:05d}": draw_heatmaps(methods, t) for t in rounds or known[-1:]}
+    found = {f"forgetting-round-{t:05d}": draw_heatmaps(methods, t, options.inches[0]) for t in rounds or known[-1:]}
     found["class-shares"] = draw_shares(methods)
     for figure in found.values():
         if figure is not None:
@@ -92,6 +93,7 @@ def _saved(figure: Figure, folder: Path, name: str) -> list[Path]:
     paths = [folder / f"{name}.{kind}" for kind in FORMATS]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        refuse_too_small(figure, name)
         for path in paths:
             date = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(path.suffix[1:], {})
             with replace_file(path) as beside:
@@ -100,6 +102,20 @@ def _saved(figure: Figure, folder: Path, name: str) -> list[Path]:
     except OSError as error:  # about the folder: `replace_file` explains those of files
         raise InputError(f"the figures cannot be written to {str(folder)!r}: {error.strerror}") from None
     return paths
+
+
+def refuse_too_small(figure: Figure, name: str) -> None:
+    """Raise an `InputError` if the letters leave no room for the drawing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*axes sizes collapsed")
+        try:
+            figure.draw_without_rendering()
+        except UserWarning:
+            width, height = figure.get_size_inches()
+            raise InputError(
+                f"the figure {name!r} does not fit into {width:.3g} x {height:.3g} inches; "
+                "a larger --size or a smaller --font-size was expected"
+            ) from None
 
 
 def draw_curves(methods: list[Method], keys: tuple[str, ...], options: FigureOptions = DEFAULT) -> ShownFigure | None:
