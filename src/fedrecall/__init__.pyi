@@ -38,6 +38,7 @@ from .optimisers import SGD, Optimiser
 from .participation import Participation, UniformSampling
 from .recipe.settings import Local
 from .studies.sweep import Study, sweep
+from .trackers import MLflow, TensorBoard, Tracker, WandB
 from .updates import Stage
 from .version import __version__
 
@@ -73,6 +74,7 @@ __all__ = [
     "Local",
     "LocalOnly",
     "LocalSteps",
+    "MLflow",
     "Mask",
     "Moon",
     "Natural",
@@ -89,9 +91,12 @@ __all__ = [
     "Shards",
     "Stage",
     "Study",
+    "TensorBoard",
+    "Tracker",
     "UniformSampling",
     "Update",
     "WSMLoss",
+    "WandB",
     "Watcher",
     "__version__",
     "class_proportions",

@@ -32,12 +32,13 @@ from fedrecall.models.weights import load_weights
 from fedrecall.objectives.base import Objective
 from fedrecall.optimisers import Optimiser
 from fedrecall.participation import Participation
-from fedrecall.recipe.recipe import TRACKER, Recipe
+from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
 from fedrecall.simulation.compatibility import check_combination
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
 from fedrecall.simulation.server_data import server_data_of
+from fedrecall.trackers import TRACKER, Tracker
 from fedrecall.updates import Pipeline, Stage
 
 
@@ -169,12 +170,17 @@ def job_of(recipe: Recipe, federation: Federation, parts: Parts | None = None) -
     )
 
 
-def trackers_of(recipe: Recipe) -> list[Watcher]:
-    """Return the watchers that a recipe names."""
+def trackers_of(recipe: Recipe) -> list[Watcher | Tracker]:
+    """Return the trackers and watchers that a recipe names."""
     made = [TRACKER.create(tree) for tree in recipe.trackers]
     for tree, tracker in zip(recipe.trackers, made):
-        if not isinstance(tracker, Watcher):
-            raise InputError(f"trackers is {tree['name']!r}, which makes no Watcher; expected a class derived from it")
+        if not isinstance(tracker, Watcher | Tracker):
+            raise InputError(
+                f"trackers is {tree['name']!r}, which makes no Watcher and no Tracker; expected a class derived from "
+                "one of them"
+            )
+        if isinstance(tracker, Tracker):
+            tracker.check()
     return made
 
 
