@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedrecall.algorithms.base import Algorithm, LocalSteps, Population
 from fedrecall.algorithms.bounds import Centralised, LocalOnly
 from fedrecall.algorithms.context import ClientUpdate, ServerContext
+from fedrecall.algorithms.ditto import Ditto
 from fedrecall.algorithms.fedadagrad import FedAdagrad
 from fedrecall.algorithms.fedadam import FedAdam
 from fedrecall.algorithms.fedavg import FedAvg
@@ -18,6 +19,7 @@ from fedrecall.algorithms.fedyogi import FedYogi
 from fedrecall.algorithms.gma import GMA
 from fedrecall.algorithms.moon import Moon
 from fedrecall.algorithms.scaffold import Scaffold
+from fedrecall.algorithms.stays_home import FedBN, FedPer
 from fedrecall.config.components import Section
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -34,11 +36,14 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedexp": FedExP,
     "gma": GMA,
     "fedcurv": FedCurv,
+    "fedper": FedPer,
+    "fedbn": FedBN,
+    "ditto": Ditto,
     "centralised": Centralised,
     "local_only": LocalOnly,
 }
 
-ALGORITHM: Section[Algorithm] = Section("algorithm", ALGORITHMS, Algorithm)
+ALGORITHM: Section[Algorithm] = Section("algorithm", ALGORITHMS, Algorithm, supplied=frozenset({"home"}))
 
 __all__ = [
     "ALGORITHM",
@@ -47,14 +52,17 @@ __all__ = [
     "Algorithm",
     "Centralised",
     "ClientUpdate",
+    "Ditto",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedBN",
     "FedCurv",
     "FedDyn",
     "FedExP",
     "FedNova",
+    "FedPer",
     "FedProx",
     "FedYogi",
     "LocalOnly",

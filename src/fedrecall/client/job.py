@@ -14,6 +14,7 @@ from fedrecall.config.options import Shares
 from fedrecall.core.vector import FlatModel
 from fedrecall.data.federation import Federation
 from fedrecall.models.build import build_model
+from fedrecall.models.representation import home_of
 from fedrecall.objectives.base import Objective
 from fedrecall.optimisers import Optimiser
 from fedrecall.recipe.settings import BatchNorm, Local
@@ -41,7 +42,10 @@ class Job:
 
     def for_model(self, flat: FlatModel) -> Job:
         """Return the job with its algorithm bound to the model's parameter slots."""
-        return replace(self, algorithm=self.algorithm.for_model(flat.parameter_slots))
+        algorithm = self.algorithm.for_model(flat.parameter_slots)
+        if algorithm.needs & {"head", "batch_norm"}:
+            algorithm = algorithm.for_home(home_of(type(algorithm).__name__, algorithm.needs, flat))
+        return replace(self, algorithm=algorithm)
 
     def logit_shift(self, federation: Federation) -> Tensor | None:
         """Return the shift of a model's logits in evaluation, or None."""
@@ -61,7 +65,8 @@ class Job:
     @property
     def own_buffers(self) -> bool:
         """Whether batch-norm statistics stay with the clients."""
-        return self.batch_norm == "local" or (self.algorithm.personal and not self.algorithm.exchanges)
+        bound = self.algorithm.personal and not self.algorithm.exchanges
+        return self.batch_norm == "local" or self.algorithm.keeps_statistics or bound
 
     @property
     def keeps_state(self) -> bool:

@@ -81,7 +81,8 @@ class Recipe(Settings):
     )
     batch_norm: BatchNorm = Field(
         default="average",
-        description="its statistics: average (weighted by samples) | local (they stay with the client)",
+        description="its statistics: average (weighted by samples) | local (they stay with the client: SiloBN; its "
+        "scales and shifts as well: algorithm fedbn)",
     )
     bad_updates: BadUpdates = Field(
         default="drop",

@@ -199,6 +199,7 @@ COLUMNS = [
     Column("learned", "learned", _summary("learned")),
     Column("validation", "val_accuracy", _last("val_accuracy")),
     Column("worst tenth", "val_accuracy_worst", _last("val_accuracy_worst")),
+    Column("personal", "personal_accuracy", _summary("personal_accuracy")),
     Column("time", "seconds", _seconds),
 ]
 

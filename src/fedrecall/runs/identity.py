@@ -13,7 +13,7 @@ MOST_TESTED = 100  # rounds, unless `evaluation.test_last` asks for more
 EXECUTION = ("execution", "checkpoint", "trackers")
 # Runs of one method may also differ in these keys: seeds, and what is only measured.
 SEEDS = ("seed", "partition.seed")
-MEASURED = ("forgetting", "evaluation.every")
+MEASURED = ("forgetting", "evaluation.every", "evaluation.personalised")
 
 
 class ImpliedValue(NamedTuple):

@@ -35,7 +35,7 @@ from fedrecall.participation import Participation
 from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
-from fedrecall.simulation.compatibility import check_combination
+from fedrecall.simulation.compatibility import check_combination, check_personalised
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
 from fedrecall.simulation.server_data import server_data_of
 from fedrecall.trackers import TRACKER, Tracker
@@ -63,7 +63,7 @@ class Experiment:
         self.participation = parts.participation or recipe.create_participation()
         self.count = self.participation.expected(federation.population)
         check_combination(recipe, job, federation, self.flat)
-        cost = TrainingCost(recipe.local, self.flat, federation)
+        cost = TrainingCost(recipe.local, self.flat, federation, models=1 + self.algorithm.trains_own)
         samples = max(1, self.population.samples // self.population.clients)
         step = cost.flops_per_sample * min(recipe.local.batch_size, samples)
         devices = devices_for(recipe.execution, step, self.flat.w.dtype)
@@ -79,6 +79,7 @@ class Experiment:
         check_device(self.device, recipe.local.precision, self.flat.module)
         if not self.device.is_cpu:
             refuse_unknown_ids(self.flat.module, federation)
+        check_personalised(recipe, self.engine)
         self.evaluator = Evaluator(recipe, job, federation, parts.metrics)
         if recipe.stop.patience or recipe.keep == "best":
             own, has_validation = self.evaluator.user_metrics, self.evaluator.has_validation
