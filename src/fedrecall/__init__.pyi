@@ -33,6 +33,7 @@ from .core.labels import Labels, class_proportions
 from .core.losses import WSMLoss, reweighted_cross_entropy
 from .data.federation import Federation
 from .data.partition import Classwise, Dirichlet, Iid, Natural, Partition, Shards
+from .data.split_file import SplitFile
 from .data.transform import Images, Plain
 from .errors import InputError
 from .measure.watcher import Round, Watcher
@@ -95,6 +96,7 @@ __all__ = [
     "Scaffold",
     "ServerContext",
     "Shards",
+    "SplitFile",
     "Stage",
     "Study",
     "TensorBoard",

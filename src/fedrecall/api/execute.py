@@ -84,7 +84,7 @@ def load_federation(recipe: Recipe) -> Federation:
     data = recipe.create("data", folder=recipe.execution.data)
     if not isinstance(data, DataSet):
         raise InputError(f"data is {recipe.data['name']!r}, which returned a {type(data).__name__}; expected a DataSet")
-    partition, name = recipe.create("partition"), recipe.partition["name"]
+    partition, name = recipe.create("partition", folder=recipe.execution.data), recipe.partition["name"]
     try:
         federation = Federation.from_data(data, partition)
     except InputError:

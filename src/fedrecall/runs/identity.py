@@ -32,6 +32,8 @@ LATER = [
     ImpliedValue("local", "beta_from", "train"),
     ImpliedValue("local", "optimiser", {"name": "sgd"}),
     ImpliedValue("data", "augment", False, name="femnist"),
+    ImpliedValue("data", "test_fraction", None, name="npz"),
+    ImpliedValue("data", "seed", 0, name="npz"),
     ImpliedValue("evaluation", "prior", "as_trained"),
     ImpliedValue("objective", "prior", "uniform", name="wsm"),
 ]
