@@ -4,11 +4,13 @@ from .algorithms import (
     Algorithm,
     Centralised,
     CoordinateMedian,
+    Ditto,
     FedACG,
     FedAdagrad,
     FedAdam,
     FedAvg,
     FedAvgM,
+    FedBN,
     FedCM,
     FedCurv,
     FedDF,
@@ -17,6 +19,7 @@ from .algorithms import (
     FedExP,
     FedLESAM,
     FedNova,
+    FedPer,
     FedProx,
     FedSAM,
     FedYogi,
@@ -39,6 +42,7 @@ from .core.labels import Labels, class_proportions
 from .core.losses import WSMLoss, reweighted_cross_entropy
 from .data.federation import Federation
 from .data.partition import Classwise, Dirichlet, Iid, Natural, Partition, Shards
+from .data.split_file import SplitFile
 from .data.transform import Images, Plain
 from .errors import InputError
 from .measure.watcher import Round, Watcher
@@ -47,6 +51,7 @@ from .optimisers import SGD, Adam, AdamW, Optimiser
 from .participation import CyclicSampling, Participation, PoissonSampling, SamplingBySize, UniformSampling
 from .recipe.settings import Local
 from .studies.sweep import Study, sweep
+from .trackers import MLflow, TensorBoard, Tracker, WandB
 from .updates import DifferentialPrivacy, Quantise, Stage, TopK
 from .version import __version__
 
@@ -65,11 +70,13 @@ __all__ = [
     "Diagnosis",
     "DifferentialPrivacy",
     "Dirichlet",
+    "Ditto",
     "FedACG",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedBN",
     "FedCM",
     "FedCurv",
     "FedDF",
@@ -82,6 +89,7 @@ __all__ = [
     "FedLMD",
     "FedNTD",
     "FedNova",
+    "FedPer",
     "FedProx",
     "FedRS",
     "FedSAM",
@@ -96,6 +104,7 @@ __all__ = [
     "Local",
     "LocalOnly",
     "LocalSteps",
+    "MLflow",
     "Mask",
     "Moon",
     "Natural",
@@ -113,13 +122,17 @@ __all__ = [
     "Scaffold",
     "ServerContext",
     "Shards",
+    "SplitFile",
     "Stage",
     "Study",
+    "TensorBoard",
     "TopK",
+    "Tracker",
     "TrimmedMean",
     "UniformSampling",
     "Update",
     "WSMLoss",
+    "WandB",
     "Watcher",
     "__version__",
     "class_proportions",

@@ -105,7 +105,7 @@ def running(data: list[Tensor]) -> tuple[Tensor, Tensor]:
 # --- average ---
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name not in ("centralised", "local_only")])
+@pytest.mark.parametrize("algorithm", [n for n, kind in ALGORITHMS.items() if not (kind.pooled or kind.personal)])
 def test_averaged_statistics_are_weighted_by_samples_with_every_algorithm(uneven, tmp_path, algorithm) -> None:
     run = start(
         uneven, tmp_path / "run", algorithm=ALGORITHMS[algorithm](), **at_the_server(algorithm, uneven),

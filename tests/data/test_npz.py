@@ -353,3 +353,26 @@ def test_nothing_of_a_refused_file_stays_in_the_cache(tmp_path: Path, monkeypatc
 
 def test_it_is_listed() -> None:
     assert DATASETS["npz"] is npz
+
+
+def test_a_test_set_is_drawn_from_a_file_without_one() -> None:
+    file = save(x_test=None, y_test=None, x_train=IMAGES["x_train"], ids=np.arange(12))
+    data, again, other = (npz(file, test_fraction=0.25, seed=seed) for seed in (3, 3, 4))
+    assert (len(data.x_train), len(data.x_test)) == (9, 3)
+    whole = IMAGES["x_train"]
+    np.testing.assert_array_equal(data.x_train, whole[data.ids])  # the ids say which samples are left
+    drawn = np.setdiff1d(np.arange(12), data.ids)
+    np.testing.assert_array_equal(data.x_test, whole[drawn])
+    np.testing.assert_array_equal(data.y_test, GOOD["y_train"][drawn])
+    np.testing.assert_array_equal(data.ids, again.ids)
+    assert data.ids.tolist() != other.ids.tolist()
+    mean = (data.x_train / 255).mean((0, 1, 2))  # of training images alone
+    np.testing.assert_allclose(data.transform.mean, mean, rtol=1e-6)
+
+
+def test_a_test_set_is_not_drawn_beside_one_that_is_there() -> None:
+    file = save()
+    with pytest.raises(InputError, match=r"it has x_test, and data\.test_fraction is given; they exclude each other"):
+        npz(file, test_fraction=0.2)
+    with pytest.raises(InputError, match=r"data\.test_fraction is 1\.5; it must be above 0 and below 1"):
+        npz(save(x_test=None, y_test=None), test_fraction=1.5)

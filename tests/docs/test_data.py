@@ -122,6 +122,10 @@ def femnist() -> None:
         (folder / "all.json").write_text(json.dumps(content))
 
 
+def clients_txt() -> None:
+    Path("clients.txt").write_text(str({k: list(range(k * 40, k * 40 + 40)) for k in range(10)}))
+
+
 FILES: dict[str, Callable[[], None]] = {  # by what a block says when it needs them
     "my.npz": my_npz,
     "texts.npz": texts_npz,
@@ -132,6 +136,7 @@ FILES: dict[str, Callable[[], None]] = {  # by what a block says when it needs t
     "data=mnist": lambda: idx_files("mnist", MNIST.counts),
     "data=fashion_mnist": lambda: idx_files("fashion-mnist", FASHION_MNIST.counts),
     "data: femnist": femnist,
+    "clients.txt": clients_txt,
 }
 
 

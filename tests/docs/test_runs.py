@@ -24,8 +24,8 @@ def test_the_commands_run_and_leave_the_files_of_the_table(fedrecall, tmp_path, 
         name for row in re.findall(r"^\| (`[^|]*)\|", table, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)
     }
     assert "summary.json" in named
-    # No algorithm with client state here, nothing to warn of, and no platform keeps a lock file for sure.
-    for name in named - {"clients/", "events.jsonl", "lock"}:
+    # No client states, no tracker and nothing to warn of here, and no platform keeps a lock file for sure.
+    for name in named - {"clients/", "events.jsonl", "lock", "trackers.json"}:
         assert (tmp_path / "runs/mine" / name).exists(), name
     assert (tmp_path / "runs/mine/metrics.jsonl").read_text().count("\n") == 10
 

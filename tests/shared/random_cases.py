@@ -294,7 +294,7 @@ def other_settings(random: Generator, case: Case, population: int) -> dict[str, 
         "checkpoint": {"every": 1},
     }
     settings |= {"clients_per_round": case.per_round} if case.per_round < population else {"participation": 1.0}
-    one_model = case.algorithm["name"] != "local_only"
+    one_model = not ALGORITHMS[case.algorithm["name"]].personal
     refusable = chance(random, 0.1)  # what follows may also be what is refused
     if case.validation and random.random() < 0.5 and (refusable or (one_model and not case.pooled)):
         kinds = [{"every": 1}, {"every": 2}, {"rounds": [1, rounds]}, {"every": 1, "sample": 1}]
@@ -303,7 +303,9 @@ def other_settings(random: Generator, case: Case, population: int) -> dict[str, 
         settings["evaluation"]["prior"] = str(random.choice(["uniform", "pooled"]))
     if case.validation and random.random() < 0.15 and (refusable or one_model):
         settings["keep"] = "best"
-    if random.random() < 0.15 and (refusable or not (case.held_out or case.pooled)):
+    if random.random() < 0.15 and (
+        refusable or not (case.held_out or case.pooled or case.algorithm["name"] == "ditto")
+    ):
         settings["batch_norm"] = "local"
         if not refusable:
             settings["evaluation"]["test_last"] = 0

@@ -38,6 +38,8 @@ TRAFFIC = {
     "fedcurv": (3 * W, 3 * W),  # curvatures, and their products with the model
 }
 BOUNDS = ("centralised", "local_only")
+# With models of their own: the vector has what stays at home at its first values; FedBN's statistics do not travel.
+PERSONAL = {"fedper": W + BUFFERS, "ditto": W + BUFFERS, "fedbn": W}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def traffic(federation: Federation, out: Path, algorithm: str, norm: bool = True
 
 
 def test_every_algorithm_is_counted_here() -> None:
-    assert {*TRAFFIC, *BOUNDS} == set(ALGORITHMS)
+    assert {*TRAFFIC, *BOUNDS, *PERSONAL} == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("algorithm", TRAFFIC)
@@ -73,6 +75,12 @@ def test_local_statistics_do_not_travel(federation, tmp_path, algorithm) -> None
     up, down = TRAFFIC[algorithm]
     found = traffic(federation, tmp_path / "run", algorithm, batch_norm="local")
     assert found == [(CLIENTS * up, CLIENTS * down)] * 2
+
+
+@pytest.mark.parametrize("algorithm", PERSONAL)
+def test_personal_algorithms_send_a_vector_of_one_length(federation, tmp_path, algorithm) -> None:
+    each = CLIENTS * PERSONAL[algorithm]
+    assert traffic(federation, tmp_path / "run", algorithm) == [(each, each)] * 2
 
 
 @pytest.mark.parametrize("algorithm", BOUNDS)

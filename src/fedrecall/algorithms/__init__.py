@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedrecall.algorithms.base import Algorithm, LocalSteps, Population
 from fedrecall.algorithms.bounds import Centralised, LocalOnly
 from fedrecall.algorithms.context import ClientUpdate, ServerContext
+from fedrecall.algorithms.ditto import Ditto
 from fedrecall.algorithms.fedacg import FedACG
 from fedrecall.algorithms.fedadagrad import FedAdagrad
 from fedrecall.algorithms.fedadam import FedAdam
@@ -25,6 +26,7 @@ from fedrecall.algorithms.gma import GMA
 from fedrecall.algorithms.moon import Moon
 from fedrecall.algorithms.robust import CoordinateMedian, Krum, TrimmedMean
 from fedrecall.algorithms.scaffold import Scaffold
+from fedrecall.algorithms.stays_home import FedBN, FedPer
 from fedrecall.config.components import Section
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -50,11 +52,14 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "median": CoordinateMedian,
     "trimmed_mean": TrimmedMean,
     "krum": Krum,
+    "fedper": FedPer,
+    "fedbn": FedBN,
+    "ditto": Ditto,
     "centralised": Centralised,
     "local_only": LocalOnly,
 }
 
-ALGORITHM: Section[Algorithm] = Section("algorithm", ALGORITHMS, Algorithm)
+ALGORITHM: Section[Algorithm] = Section("algorithm", ALGORITHMS, Algorithm, supplied=frozenset({"home"}))
 
 __all__ = [
     "ALGORITHM",
@@ -64,11 +69,13 @@ __all__ = [
     "Centralised",
     "ClientUpdate",
     "CoordinateMedian",
+    "Ditto",
     "FedACG",
     "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedBN",
     "FedCM",
     "FedCurv",
     "FedDF",
@@ -77,6 +84,7 @@ __all__ = [
     "FedExP",
     "FedLESAM",
     "FedNova",
+    "FedPer",
     "FedProx",
     "FedSAM",
     "FedYogi",

@@ -60,7 +60,8 @@ class Algorithm:
     title: ClassVar[str | None] = None  # the display name; None: the class name
     # Optional inputs, computed only on request: "features" and "previous" for `penalty`, "fisher" for `finish`;
     # "gradient" for `perturbation`; "clients" to aggregate single updates (`aggregate_updates`) instead of their sums,
-    # and "server_data" if it cannot do so without.
+    # and "server_data" if it cannot do so without; "head" or "batch_norm" to be told where these layers are
+    # (`for_home`).
     needs: ClassVar[frozenset[str]] = frozenset()
     # The module whose output is a sample's representation; None: the input of the last nn.Linear.
     representation: str | None = None
@@ -72,6 +73,9 @@ class Algorithm:
     exchanges: ClassVar[bool] = True  # clients send something to the server; False for the two bounds
     assumes_sgd: ClassVar[str | None] = None  # the reason, if local steps must be those of SGD
     divides_by_rate: ClassVar[bool] = False  # the local rate must not be zero
+    keeps_statistics: ClassVar[bool] = False  # batch-norm statistics stay with the clients
+    # After its steps a client trains the model of `model_for` as well, by `correct_own`; the first are from x.
+    trains_own: ClassVar[bool] = False
     # Derived from the methods that a class overrides or inherits, so that unused steps cost nothing.
     keeps_state: ClassVar[bool] = False  # clients keep state between rounds (`init_client`)
     corrects: ClassVar[bool] = False  # gradients are changed (`correct`)
@@ -91,6 +95,10 @@ class Algorithm:
         """Return the algorithm for a model whose parameters occupy `slots` of the flat vector."""
         return self
 
+    def for_home(self, slots: Sequence[TensorSlot]) -> Algorithm:
+        """Return the algorithm for a model whose layers named by `needs` occupy these slots."""
+        return self
+
     def init(self, x: Tensor) -> Tensors:
         """Return the server's state before the first round."""
         return {"w": x}
@@ -106,7 +114,8 @@ class Algorithm:
     def model_for(self, client: Tensors, server: Tensors) -> Tensor:
         """Return the vector that a client starts from and is evaluated with.
 
-        `client` is its state, `server` the broadcast. Overriding this gives clients models of their own.
+        `client` is its state, `server` the broadcast. Overriding this gives clients models of their own. With
+        `trains_own`, the client starts from the broadcast model, and then trains this one.
         """
         return server["w"]
 
@@ -118,6 +127,9 @@ class Algorithm:
         if `needs` names "gradient", which costs a second one, else it is undefined."""
         raise NotImplementedError
 
+    def correct_own(self, g: Tensor, v: Tensor, server: Tensors) -> None:
+        """Change the gradient of a step of the client's own model in place, with `trains_own`."""
+
     def penalty(self, features: Tensor, global_features: Tensor, previous_features: Tensor) -> Tensor:
         """Return the term added to the objective if `needs` names "features". The batch's features come from the
         current model, the broadcast model and, with "previous", the client's last model, `state["w"]`."""
@@ -127,7 +139,7 @@ class Algorithm:
         """Return the tensors that the client sends after its last local step, and its new state.
 
         `extra` has "fisher" if `needs` names it: the mean over the client's samples of the squared gradient of
-        each sample's cross-entropy at y.
+        each sample's cross-entropy at y; with `trains_own` it has "own", the client's own model after its steps.
         """
         return {"w": y}, {}
 

@@ -13,8 +13,9 @@ from fedrecall.client.update import Update
 from fedrecall.errors import InputError, short_repr
 from fedrecall.measure.live_round import LiveRound, Observer
 from fedrecall.measure.watcher import Round, Watcher
+from fedrecall.trackers import Tracker
 
-Callback = Watcher | Callable[[dict[str, Any]], object]  # a plain function receives each line of metrics
+Callback = Watcher | Tracker | Callable[[dict[str, Any]], object]  # a plain function receives each line of metrics
 
 
 class LineCallback(Watcher):
@@ -27,15 +28,17 @@ class LineCallback(Watcher):
         self.function(round.line)
 
 
-def watchers_of(callbacks: Iterable[Callback]) -> list[Watcher]:
-    """Return the callbacks as watchers; raise an `InputError` for anything else."""
-    found: list[Watcher] = []
+def watchers_of(callbacks: Iterable[Callback]) -> list[Watcher | Tracker]:
+    """Return the callbacks, functions as watchers; raise an `InputError` for anything else."""
+    found: list[Watcher | Tracker] = []
     for callback in callbacks:
-        if not isinstance(callback, Watcher) and not callable(callback):
+        if isinstance(callback, Tracker):
+            callback.check()
+        elif not isinstance(callback, Watcher) and not callable(callback):
             raise InputError(
                 f"a callback is {short_repr(callback)}; expected a Watcher or a function of a line of metrics"
             )
-        found.append(callback if isinstance(callback, Watcher) else LineCallback(callback))
+        found.append(callback if isinstance(callback, Watcher | Tracker) else LineCallback(callback))
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrecall.api.callbacks import Watching
+from fedrecall.api.tracking import as_watchers
 from fedrecall.data.federation import Federation
 from fedrecall.data.sources import DataSet
 from fedrecall.engines.auto import check_execution
@@ -23,6 +24,7 @@ from fedrecall.simulation.experiment import Experiment
 from fedrecall.simulation.loop import run_experiment
 from fedrecall.simulation.progress import ProgressLine
 from fedrecall.simulation.resume import resume_experiment
+from fedrecall.trackers import Tracker
 from fedrecall.user_code import note_key
 
 
@@ -39,13 +41,14 @@ class RunPlan:
 
 
 def execute(
-    plans: Sequence[RunPlan], *, report: Path | None, quiet: bool, callbacks: Sequence[Watcher] = ()
+    plans: Sequence[RunPlan], *, report: Path | None, quiet: bool, callbacks: Sequence[Watcher | Tracker] = ()
 ) -> list[dict[str, Any]]:
     """Carry out runs one after the other, write the report about all of them and return their summaries."""
     summaries = []
     for number, plan in enumerate(plans):
         with ProgressLine(plan.title, plan.experiment.recipe.rounds, quiet=quiet) as progress:
-            observers = [Watching(watcher) for watcher in (progress, *plan.experiment.trackers, *callbacks)]
+            watchers = as_watchers([progress, *plan.experiment.trackers, *callbacks])
+            observers = [Watching(watcher) for watcher in watchers]
             if plan.resume:
                 allowed = {"force": plan.force, "other_device": plan.other_device}
                 summary = resume_experiment(plan.folder, plan.experiment, observers, **allowed)
@@ -100,7 +103,7 @@ def load_federation(recipe: Recipe) -> Federation:
     data = recipe.create("data", folder=recipe.execution.data)
     if not isinstance(data, DataSet):
         raise InputError(f"data is {recipe.data['name']!r}, which returned a {type(data).__name__}; expected a DataSet")
-    partition, name = recipe.create("partition"), recipe.partition["name"]
+    partition, name = recipe.create("partition", folder=recipe.execution.data), recipe.partition["name"]
     try:
         federation = Federation.from_data(data, partition)
     except InputError:

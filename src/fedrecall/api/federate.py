@@ -12,11 +12,12 @@ from torch import nn
 from fedrecall.algorithms import Algorithm
 from fedrecall.api.callbacks import Callback, watchers_of
 from fedrecall.api.execute import RunPlan, execute, new_folder
-from fedrecall.api.python_recipe import Named, recipe_and_parts
+from fedrecall.api.python_recipe import Named, recipe_and_parts, split_trackers
 from fedrecall.api.run import Run
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError
 from fedrecall.measure.user_metrics import UserMetric
+from fedrecall.measure.watcher import Watcher
 from fedrecall.objectives import Objective
 from fedrecall.optimisers import Optimiser
 from fedrecall.participation import Participation
@@ -26,6 +27,7 @@ from fedrecall.runs.folder import RunFolder
 from fedrecall.runs.reader import finished_summary, is_run
 from fedrecall.simulation.experiment import build
 from fedrecall.simulation.progress import wants_progress
+from fedrecall.trackers import Tracker
 from fedrecall.updates import Stage
 
 
@@ -48,6 +50,7 @@ def federate(
     other_device: bool = False,
     watch: Callback | None = None,
     callbacks: Sequence[Callback] = (),
+    trackers: Sequence[Tracker | Watcher | Named] = (),
     metrics: Mapping[str, UserMetric] | None = None,
     progress: bool | None = None,
     report: bool = False,
@@ -66,7 +69,8 @@ def federate(
 
     `metrics` are functions of logits [n, C] and labels [n], by name: their values on the pooled validation data
     are in the metrics of the evaluated rounds, as `val_NAME`. `callbacks` are watchers, or functions that receive
-    each round's line of metrics; `watch` is one of them (docs/runs.md). `progress` shows a bar, by default only in
+    each round's line of metrics; `watch` is one of them (docs/runs.md). `trackers` are names or objects
+    (docs/trackers.md). `progress` shows a bar, by default only in
     a terminal and in a notebook; `report` writes report.html, the page about the run.
 
     Without `out`, each call makes a new folder below `runs`. With `resume`, a run in `out` continues from its last
@@ -82,10 +86,11 @@ def federate(
     >>> [line["round"] for line in run.metrics]
     [1, 2]
     """
+    named, unnamed = split_trackers(trackers)
     recipe, parts = recipe_and_parts(
         model,
         federation,
-        settings,
+        {**settings, **({"trackers": named} if named else {})},
         algorithm=algorithm,
         objective=objective,
         optimiser=optimiser,
@@ -95,7 +100,7 @@ def federate(
         local=local,
         execution={"engine": engine, "workers": workers, "device": device},
     )
-    watchers = watchers_of([*([watch] if watch else []), *callbacks])
+    watchers = watchers_of([*unnamed, *([watch] if watch else []), *callbacks])
     if resume and out is None:
         raise InputError("resume is given, but not out: the folder of the run to go on with")
     if not resume and out is not None and is_run(Path(out)):

@@ -16,6 +16,7 @@ from fedrecall.core.rng import default_generator
 from fedrecall.core.vector import materialise
 from fedrecall.data.federation import Federation
 from fedrecall.errors import InputError, short_repr
+from fedrecall.measure.watcher import Watcher
 from fedrecall.models.build import dry_batch
 from fedrecall.objectives import OBJECTIVE, WSM
 from fedrecall.optimisers import OPTIMISER
@@ -25,6 +26,7 @@ from fedrecall.recipe.layers import from_layers
 from fedrecall.recipe.recipe import FROM_PYTHON, Recipe
 from fedrecall.recipe.settings import Local
 from fedrecall.simulation.experiment import Parts
+from fedrecall.trackers import TRACKER, TRACKERS, Tracker
 from fedrecall.updates import STAGE
 
 Named = str | Mapping[str, Any]  # as in a recipe: a name, or a group of keys with one
@@ -85,6 +87,14 @@ def recipe_and_parts(
         stages=[STAGE.from_python(stage) for stage in stages] if stages else None,
     )
     return recipe, parts
+
+
+def split_trackers(trackers: Any) -> tuple[list[Any], list[Any]]:
+    """Return the trackers that a recipe can name, as names, and the others."""
+    given = [trackers] if isinstance(trackers, str | Mapping | Tracker | Watcher) else list(trackers)
+    known = tuple(TRACKERS.values())
+    named = [as_tree(TRACKER, item) for item in given if is_named(item) or type(item) in known]
+    return named, [item for item in given if not is_named(item) and type(item) not in known]
 
 
 def as_tree(section: Section[Any], given: Any) -> Any:

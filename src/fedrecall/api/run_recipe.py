@@ -14,6 +14,7 @@ from fedrecall.runs import files
 from fedrecall.runs.ledger import unknown_reason
 
 MOST_SHOWN = 8  # names listed in a message
+LOOK_AT = {"import": "code", "join": "cluster", "send": "tracker"}  # the noun, by the verb of a consequence
 
 
 def load_run_recipe(
@@ -32,8 +33,9 @@ def load_run_recipe(
         shown = list(dict.fromkeys(words for key in code for words in consequences(key, code[key])))
         more = f" and {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
         listed = ", ".join(shown[:MOST_SHOWN]).replace(", import ", ", ")
+        kind = next(noun for word, noun in LOOK_AT.items() if shown[0].startswith(word))
         raise InputError(
             f"the run {str(run)!r} would {listed}{more}, and is not known as made by you in this place: {reason}; "
-            f"look at that {'code' if 'import' in shown[0] else 'cluster'}, and say {ask} if you trust it"
+            f"look at that {kind}, and say {ask} if you trust it"
         )
     return Recipe(**tree)

@@ -68,10 +68,13 @@ def summary_table(summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("method")
     both = not balanced(summaries.values())
-    for title in ("final accuracy", *(["by class"] if both else []), "forgetting", "learned", "seconds"):
+    personal = any("personal_accuracy" in summary for summary in summaries.values())
+    wanted = {"final accuracy": True, "by class": both, "personal": personal, "forgetting": True, "learned": True}
+    for title in [*(title for title, shown in wanted.items() if shown), "seconds"]:
         table.add_column(title, justify="right")
     for name, summary in summaries.items():
         by_class = [format_number(summary["final_accuracy_macro"])] if both else []
+        by_class += [format_number(summary.get("personal_accuracy"))] if personal else []
         table.add_row(
             Text(printable(name)),
             format_number(summary["final_accuracy"]),

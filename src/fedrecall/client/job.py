@@ -15,6 +15,7 @@ from fedrecall.config.options import Shares
 from fedrecall.core.vector import FlatModel, Payload, Tensors
 from fedrecall.data.federation import Federation
 from fedrecall.models.build import build_model
+from fedrecall.models.representation import home_of
 from fedrecall.objectives.base import Objective
 from fedrecall.optimisers import Optimiser
 from fedrecall.recipe.settings import BatchNorm, Local
@@ -42,7 +43,10 @@ class Job:
 
     def for_model(self, flat: FlatModel) -> Job:
         """Return the job with its algorithm and its stages bound to the model's parameter slots."""
-        bound = replace(self, algorithm=self.algorithm.for_model(flat.parameter_slots))
+        algorithm = self.algorithm.for_model(flat.parameter_slots)
+        if algorithm.needs & {"head", "batch_norm"}:
+            algorithm = algorithm.for_home(home_of(type(algorithm).__name__, algorithm.needs, flat))
+        bound = replace(self, algorithm=algorithm)
         return replace(bound, pipeline=self.pipeline.for_model(flat, bound.unmoved(flat.w))) if self.pipeline else bound
 
     def unmoved(self, x: Tensor) -> Tensors:
@@ -76,7 +80,8 @@ class Job:
     @property
     def own_buffers(self) -> bool:
         """Whether batch-norm statistics stay with the clients."""
-        return self.batch_norm == "local" or (self.algorithm.personal and not self.algorithm.exchanges)
+        bound = self.algorithm.personal and not self.algorithm.exchanges
+        return self.batch_norm == "local" or self.algorithm.keeps_statistics or bound
 
     @property
     def keeps_state(self) -> bool:

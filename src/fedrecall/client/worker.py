@@ -6,7 +6,7 @@ on the CPU, where `Algorithm.finish` runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,8 @@ from fedrecall.data.federation import Federation
 from fedrecall.models.build import has_statistics, least_samples
 from fedrecall.runs.client_states import States
 from fedrecall.updates.pipeline import STATISTICS
+
+Correction = Callable[[Tensor, Tensor, Tensors, Tensors], None]  # of a gradient, in place
 
 if TYPE_CHECKING:
     from fedrecall.client.lanes.lowering import Lowering
@@ -90,13 +92,16 @@ class Worker:
     def _run(self, task: Task) -> Update | EvaluateResult:
         return self.train(task) if isinstance(task, TrainTask) else self.evaluate(task)
 
-    def _load(self, state: Tensors) -> None:
+    def _load(self, state: Tensors, *, trains: bool = False) -> None:
         """Load the model that a task starts from: the published one or the client's own."""
-        own_buffers = self.job.own_buffers and "b" in state
-        own = own_buffers or (self.job.algorithm.personal and bool(state))
+        algorithm = self.job.algorithm
+        beside = algorithm.trains_own and not trains  # the own model has statistics of its own
+        own_buffers = (self.job.own_buffers or beside) and "b" in state
+        own = own_buffers or (algorithm.personal and bool(state) and (beside or not algorithm.trains_own))
         if self._holds_server and not own:
             return
-        w = self.job.algorithm.model_for(state, self.server) if own else self._server["w"]
+        personal = own and (beside or not algorithm.trains_own)
+        w = algorithm.model_for(state, self.server) if personal else self._server["w"]
         self.flat.load(w, state if own_buffers else self._buffers)
         self._holds_server = not own
 
@@ -112,12 +117,29 @@ class Worker:
         job = self.job
         indices = self.federation.indices(task.client)
         state = self.client_state(task)
-        self._load(state)
+        self._load(state, trains=True)
         self._load_frozen(state)
         self._holds_server = False
         with default_generator(job.seed, "model", task.round, task.client, self.device.torch):
-            steps, loss = self._steps(task, indices, self.device.put(state))
-        return self._finished(task, state, steps, loss, self.step.moments)
+            steps, loss = self._steps(task, indices, self.device.put(state), job.algorithm.correct)
+            moments = self.step.moments
+            # A probe trains the model that is sent alone.
+            own = self._train_own(task, indices, state) if job.algorithm.trains_own and not task.probe else {}
+        return self._finished(task, state, steps, loss, moments, own)
+
+    def _train_own(self, task: TrainTask, indices: np.ndarray, state: Tensors) -> Tensors:
+        """Return the client's own model and its buffers after its steps; the model that is sent stays loaded."""
+        sent, buffers, algorithm = self.flat.w.clone(), self.flat.buffers(), self.job.algorithm
+        self.flat.load(algorithm.model_for(state, self.server), state if "b" in state else self._buffers)
+
+        def correct(g: Tensor, v: Tensor, server: Tensors, client: Tensors) -> None:
+            algorithm.correct_own(g, v, server)
+
+        self._steps(task, indices, {}, correct)
+        buffers_of_own = self.flat.buffers() if self.flat.has_buffers else {}
+        own = self.device.home({"own": self.flat.w.clone(), **buffers_of_own})
+        self.flat.load(sent, buffers)
+        return own
 
     def finished_with(
         self, task: TrainTask, w: Tensor, buffers: Tensors, state: Tensors, steps: int, loss: float, moments: Tensors
@@ -127,17 +149,21 @@ class Worker:
         self._holds_server = False
         return self._finished(task, state, steps, loss, moments)
 
-    def _finished(self, task: TrainTask, state: Tensors, steps: int, loss: float, moments: Tensors) -> Update:
+    def _finished(
+        self, task: TrainTask, state: Tensors, steps: int, loss: float, moments: Tensors, own: Tensors | None = None
+    ) -> Update:
         """Return the client's update after its last step, and store its new state."""
         job, flat = self.job, self.flat
         indices = self.federation.indices(task.client)
         local = LocalSteps(steps, task.lr, len(indices), job.optimiser)
         extra = {"fisher": self._fisher(indices)} if "fisher" in job.algorithm.needs else {}
-        home = self.device.home
+        home, own = self.device.home, dict(own or {})
+        extra |= {"own": own.pop("own")} if own else {}
         buffers = home(flat.buffers()) if flat.has_buffers or self._previous or job.own_buffers else {}
         sent, new_state = job.algorithm.finish(home({"w": flat.w})["w"], self.server, state, local, home(extra))
         if job.own_buffers or self._previous:
             new_state = new_state | buffers
+        new_state = new_state | own  # the statistics of the client's own model
         if job.optimiser.state == "keep":
             new_state = new_state | with_moment_prefix(home(moments))
         elif job.averages_moments:
@@ -197,7 +223,7 @@ class Worker:
         # Clone, because a client may keep x as its state and modify it.
         return self.job.algorithm.init_client(self.server["w"].clone())
 
-    def _steps(self, task: TrainTask, indices: np.ndarray, state: Tensors) -> tuple[int, float]:
+    def _steps(self, task: TrainTask, indices: np.ndarray, state: Tensors, correct: Correction) -> tuple[int, float]:
         """Take all local steps of a client; return their number and mean loss."""
         job, flat, federation = self.job, self.flat, self.federation
         client: Tensors = {}
@@ -218,7 +244,7 @@ class Worker:
             x, target = self._read(federation.train, positions, augment)
             total += self._gradient(self._batch(x, target, client, state), state)
             self.step.decay()
-            job.algorithm.correct(flat.g, flat.w, self._server, state)
+            correct(flat.g, flat.w, self._server, state)
             self.step.descend()
             if not self._checked:
                 flat.check_views()

@@ -29,7 +29,7 @@ from fedrecall.data.own_partition import PARTITION
 from fedrecall.data.partition import Natural, Partition, describe_partition
 from fedrecall.data.samples import Samples
 from fedrecall.data.sources import DataSet
-from fedrecall.data.torch_datasets import read_dataset
+from fedrecall.data.torch_datasets import names_of_classes, read_dataset
 from fedrecall.data.transform import Images, Transform
 from fedrecall.display import facts_table
 from fedrecall.errors import InputError
@@ -164,6 +164,8 @@ class Federation:
         or PIL images of one shape; images become uint8, grey or RGB.
         """
         (x, y), pictures = read_dataset(train, "training")
+        if names := names_of_classes(train):
+            options = {"class_names": names, "num_classes": len(names), **options}
         tested, test_pictures = (None, False) if test is None else read_dataset(test, "test")
         if pictures or test_pictures:
             options.setdefault("layout", "nhwc")
@@ -230,6 +232,8 @@ class Federation:
 
     def facts(self) -> dict[str, str]:
         """Return a description in words."""
+        numbered = self.class_names == tuple(str(c) for c in range(self.num_classes))
+        names = "" if numbered else f" ({', '.join(self.class_names[:10])}{', ..' * (self.num_classes > 10)})"
         validation, held_out = int(self.assignment.validation.sum()), self.assignment.held_out
         samples = int((self.assignment.client >= 0).sum())
         shape = " x ".join(map(str, self.sample_shape)) or "one number"
@@ -237,7 +241,7 @@ class Federation:
             "clients": f"{len(self)}, {held_out} of them held out" if held_out else f"{len(self)}",
             "samples": f"{samples} at the clients, {validation} of them for validation",
             "test samples": str(len(self.test)) if self.test is not None else "none",
-            "classes": str(self.num_classes),
+            "classes": f"{self.num_classes}{names}",
             "a sample": f"{self.train.x.dtype}, {shape}",
         }
 

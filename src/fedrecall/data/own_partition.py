@@ -11,6 +11,7 @@ from numpy.random import Generator
 from fedrecall.config.components import PlainFunction, Section
 from fedrecall.data.partition import PARTITIONS, HeldOut, Ids, Partition, Seed, Validation
 from fedrecall.data.partition_draws import Ints
+from fedrecall.data.split_file import SplitFile
 from fedrecall.errors import InputError, short_repr
 
 
@@ -63,4 +64,7 @@ class SplitFunction(PlainFunction, Partition):
         return f"partition {self.name!r}"
 
 
-PARTITION: Section[Partition] = Section("partition", PARTITIONS, Partition, adapter=SplitFunction)
+NAMED: dict[str, type[Partition]] = {**PARTITIONS, "split_file": SplitFile}
+PARTITION: Section[Partition] = Section(
+    "partition", NAMED, Partition, supplied=frozenset({"folder"}), adapter=SplitFunction
+)

@@ -12,6 +12,15 @@ from fedrecall.data.arrays import CheckedPair, as_array
 from fedrecall.errors import InputError, short_repr
 
 
+def names_of_classes(dataset: Any) -> tuple[str, ...]:
+    """Return the names that a data set, or the one below a `Subset`, has as `classes` (torchvision's habit)."""
+    while not hasattr(dataset, "classes") and hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    names = getattr(dataset, "classes", ())
+    known = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    return tuple(names) if known else ()
+
+
 def read_dataset(dataset: Any, what: str) -> tuple[CheckedPair, bool]:
     """Read every item once; return samples and labels, and whether PIL images are among the samples."""
     if not hasattr(dataset, "__len__"):

@@ -61,6 +61,10 @@ class Vectorised(Engine):
             return "the algorithm takes gradients beside the model"
         if job.batch_norm == "local" and "teacher" in job.objective.needs:
             return "batch_norm is 'local' and the objective has a teacher"
+        if job.algorithm.personal and "teacher" in job.objective.needs:
+            return "clients have models of their own and the objective has a teacher"
+        if job.algorithm.trains_own:
+            return "the algorithm trains two models of each client"
         if job.algorithm.pooled:
             return "there is one client only"
         if job.local.precision != "float32":

@@ -48,7 +48,10 @@ class Evaluator(Observer):
         self._of_models: dict[tuple[str, int | None], tuple[int, Line]] = {}
         self._classes: list[np.ndarray] = []  # the last and the best accuracy of each class
         self._listed = listed_clients(recipe.seed, federation)
-        for key, wanted in (("target", recipe.evaluation.target), ("metrics", self.user_metrics)):
+        personal = recipe.evaluation.personalised
+        steps = personal.steps if personal else 0
+        asked = {"target": recipe.evaluation.target, "metrics": self.user_metrics, "personalised.steps": steps}
+        for key, wanted in asked.items():
             if wanted and not self.has_validation:
                 raise InputError(f"evaluation.{key} is measured on validation data, and partition.validation is 0")
 

@@ -214,6 +214,41 @@ OF_A_ROUND = (
         "on the pooled validation data, at evaluated rounds.",
         "lower",
     ),
+    Metric(
+        "personal_accuracy",
+        "Mean over the training clients, each weighing the same, of the accuracy of the client's personal "
+        "model on its own validation data. The personal model is that after `personal_steps` local steps from"
+        " the final model, if `evaluation.personalised` or a personal algorithm asks for it.",
+        "higher",
+        unit="%",
+    ),
+    Metric(
+        "personal_accuracy_sd",
+        "Standard deviation of the same accuracies over the training clients.",
+        "lower",
+        unit="points",
+    ),
+    Metric(
+        "personal_accuracy_before",
+        "The same mean before those steps: of the final global model or, with a personal algorithm, of the "
+        "clients' own models.",
+        "higher",
+        unit="%",
+    ),
+    Metric(
+        "personal_accuracy_others",
+        "Mean over all pairs of a personal model and another client of the model's accuracy on that client's "
+        "validation data.",
+        "higher",
+        unit="%",
+    ),
+    Metric(
+        "personal_forgetting",
+        "Mean over the same pairs of the final global model's accuracy on that client's validation data minus"
+        " the personal model's; absent where the clients have no one model.",
+        "lower",
+        unit="points",
+    ),
 )
 METRICS = {metric.name: metric for metric in OF_A_ROUND}
 OF_A_RUN = (

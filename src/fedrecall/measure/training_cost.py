@@ -59,10 +59,10 @@ def flops_per_sample(flat: FlatModel, federation: Federation) -> int:
 class TrainingCost(Observer):
     """Measures the FLOPs of each round's local training and the geometry of its updates."""
 
-    def __init__(self, local: Local, flat: FlatModel, federation: Federation) -> None:
+    def __init__(self, local: Local, flat: FlatModel, federation: Federation, models: int = 1) -> None:
         self.local = local
         self.least = least_samples(flat.module)
-        self.flops_per_sample = flops_per_sample(flat, federation)
+        self.flops_per_sample = models * flops_per_sample(flat, federation)  # a client may train two models
         self._trained: Counter[tuple[int, int]] = Counter()  # clients by (samples, steps)
 
     def of_client(self, samples: int) -> int:

@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
+from fedrecall.core.vector import FlatModel, TensorSlot
 from fedrecall.errors import InputError, nearest
+
+
+def last_linear(module: nn.Module) -> nn.Linear | None:
+    """Return a model's head, the last nn.Linear in it; None if it has none."""
+    linear = [inner for inner in module.modules() if isinstance(inner, nn.Linear)]
+    return linear[-1] if linear else None
+
+
+def slots_of(layers: Sequence[nn.Module], flat: FlatModel) -> list[TensorSlot]:
+    """Return the places of these layers' parameters in the model's vector."""
+    wanted = {id(parameter) for layer in layers for parameter in layer.parameters(recurse=False)}
+    return [slot for slot in flat.parameter_slots if id(flat.parameters[slot.name]) in wanted]
+
+
+def home_of(algorithm: str, needs: Collection[str], flat: FlatModel) -> list[TensorSlot]:
+    """Return the places of the layers that the algorithm leaves with the clients."""
+    if "head" in needs:
+        head = last_linear(flat.module)
+        layers: list[nn.Module] = [] if head is None else [head]
+    else:
+        layers = [inner for inner in flat.module.modules() if isinstance(inner, nn.modules.batchnorm._BatchNorm)]
+    slots = slots_of(layers, flat)
+    if not slots and "head" in needs:
+        raise InputError(f"algorithm is {algorithm}, but the model has no nn.Linear, the head that stays with a client")
+    if len(slots) == len(flat.parameter_slots):
+        raise InputError(f"algorithm is {algorithm}, but the model is nothing but what stays with a client")
+    return slots
 
 
 class Representation:
@@ -19,13 +48,13 @@ class Representation:
         self._value: Tensor | None = None
         self.name = name
         if name is None:
-            linear = [inner for inner in module.modules() if isinstance(inner, nn.Linear)]
-            if not linear:
+            head = last_linear(module)
+            if head is None:
                 raise InputError(
                     "the model has no nn.Linear whose input could be the representation; name the module whose "
                     "output is: algorithm.representation"
                 )
-            self.remove = linear[-1].register_forward_pre_hook(self._catch_input).remove
+            self.remove = head.register_forward_pre_hook(self._catch_input).remove
         else:
             modules = dict(module.named_modules())
             if name not in modules:

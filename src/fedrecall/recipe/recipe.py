@@ -35,12 +35,12 @@ from fedrecall.recipe.settings import (
     name_or_group,
 )
 from fedrecall.runs.identity import MOST_TESTED, digest_of, hash_of, round_identity
+from fedrecall.trackers import TRACKER
 from fedrecall.updates import STAGE, Stage
 
 # The sections that name a component, which has options of its own.
 SECTIONS: dict[str, Section[Any]] = {section.key: section for section in (DATA, PARTITION, MODEL, OBJECTIVE, ALGORITHM)}
 SERVER_DATA = replace(DATA, key="server_data")
-TRACKER: Section[Any] = Section("trackers", {})
 FROM_PYTHON: Tree = {"name": PYTHON}  # a section given as a Python object
 
 Named = Annotated[Tree, BeforeValidator(name_or_group)]
@@ -93,7 +93,8 @@ class Recipe(Settings):
     )
     batch_norm: BatchNorm = Field(
         default="average",
-        description="its statistics: average (weighted by samples) | local (they stay with the client)",
+        description="its statistics: average (weighted by samples) | local (they stay with the client: SiloBN; its "
+        "scales and shifts as well: algorithm fedbn)",
     )
     bad_updates: BadUpdates = Field(
         default="drop", description="a client whose update is not finite: drop (the round goes on without it) | stop"
@@ -112,7 +113,9 @@ class Recipe(Settings):
     )
     seed: Whole = Field(default=0, description="of initial weights, client sampling, batches and augmentation")
     trackers: Annotated[list[Tree], BeforeValidator(component_list(TRACKER))] = Field(
-        default=[], description="watchers of the rounds, by module:name; no part of the run's identity"
+        default=[],
+        description="where the run is shown: tensorboard | mlflow | wandb, with options as {name: mlflow, uri: ..}, or "
+        "watchers of the rounds, by module:name; no part of the run's identity",
     )
     execution: Execution = Field(default_factory=Execution, description="where and how it runs")
 

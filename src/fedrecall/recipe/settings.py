@@ -216,6 +216,14 @@ class Local(Settings):
             )
 
 
+class Personalised(Settings):
+    """How the personal models of `evaluation.personalised` come about."""
+
+    section: ClassVar[str] = "evaluation.personalised"
+    steps: Whole = Field(default=20, description="local steps of each client from the final model; 0: not measured")
+    lr: Rate | None = Field(default=None, description="their learning rate; default: local.lr, whatever the schedule")
+
+
 class Evaluation(Settings):
     """When and how the global model is evaluated."""
 
@@ -236,6 +244,11 @@ class Evaluation(Settings):
         default="as_trained",
         description="the class shares that the model is judged for: as_trained | uniform | pooled (those of all "
         "clients together) | a list; log(prior / that of training) is added to its logits",
+    )
+    personalised: Personalised | None = Field(
+        default=None,
+        description="personal models at the end, as {steps: 20, lr: 0.01}: each client's after so many steps from the "
+        "final model, on its validation data and on the others' (default: none; with a personal algorithm 20 steps)",
     )
     metrics: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] | None = Field(
         default=None,

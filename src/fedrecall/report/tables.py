@@ -202,6 +202,7 @@ COLUMNS = [
     Column("learned", "learned", _summary("learned")),
     Column("validation", "val_accuracy", _validation("val_accuracy")),
     Column("worst tenth", "val_accuracy_worst", _validation("val_accuracy_worst")),
+    Column("personal", "personal_accuracy", _summary("personal_accuracy")),
     Column("time", "seconds", _seconds),
 ]
 

@@ -17,6 +17,7 @@ MODEL = "model.safetensors"
 SUMMARY = "summary.json"
 REPORT = "report.html"
 LOCK = "lock"
+TRACKERS = "trackers.json"  # the ids of the run at its trackers
 NODES = "nodes.json"  # of a run on a federation: its name at the nodes, and their descriptions of their data
 
 FORGETTING = "forgetting"

@@ -14,7 +14,7 @@ MOST_TESTED = 100  # rounds, unless `evaluation.test_last` asks for more
 EXECUTION = ("execution", "checkpoint", "trackers")
 # Runs of one method may also differ in these keys: seeds, and what is only measured.
 SEEDS = ("seed", "partition.seed")
-MEASURED = ("forgetting", "evaluation.every")
+MEASURED = ("forgetting", "evaluation.every", "evaluation.personalised")
 
 
 class ImpliedValue(NamedTuple):
@@ -40,6 +40,8 @@ LATER = [
         for key, value in (("dropout", 0.0), ("stragglers", 0.0), ("late", "fewer_steps"))
     ),
     ImpliedValue("data", "augment", False, name="femnist"),
+    ImpliedValue("data", "test_fraction", None, name="npz"),
+    ImpliedValue("data", "seed", 0, name="npz"),
     ImpliedValue("evaluation", "prior", "as_trained"),
     ImpliedValue("objective", "prior", "uniform", name="wsm"),
     *(ImpliedValue("model", "head", "linear", name=name) for name in ("lenet", "resnet18", "mlp", "embedding")),

@@ -14,6 +14,7 @@ from fedrecall.core.priors import check_length
 from fedrecall.core.vector import FlatModel
 from fedrecall.data.federation import Federation
 from fedrecall.display import count_of
+from fedrecall.engines.engine import Engine
 from fedrecall.errors import InputError, short_repr
 from fedrecall.models.build import has_statistics, least_samples, trains_otherwise
 from fedrecall.models.representation import Representation
@@ -54,6 +55,10 @@ def check_combination(recipe: Recipe, job: Job, federation: Federation, flat: Fl
         refuse_single_samples(recipe, federation, pooled=algorithm.pooled)
     if "features" in algorithm.needs | job.objective.needs:
         Representation(flat.module, algorithm.representation)
+    if algorithm.trains_own and recipe.batch_norm == "local":
+        raise InputError(
+            f"batch_norm is 'local', but with algorithm {name!r} each client has two models; 'average' was expected"
+        )
     if recipe.batch_norm == "local" and (algorithm.exchanges or algorithm.pooled):  # else they are local anyway
         refuse_local_statistics(recipe, job, federation)
 
@@ -82,6 +87,16 @@ def check_optimiser(recipe: Recipe, job: Job, flat: FlatModel) -> None:
         reason = f"algorithm {name!r} aggregates single updates; 'reset' or 'keep' was expected"
     if reason:
         raise InputError(f"local.optimiser.state is {state!r}, but {reason}")
+
+
+def check_personalised(recipe: Recipe, engine: Engine) -> None:
+    """Raise an `InputError` if personal models are asked for on a federation."""
+    personal = recipe.evaluation.personalised
+    if personal is not None and personal.steps and engine.leaves_out_clients:
+        raise InputError(
+            f"evaluation.personalised.steps is {personal.steps}, but the nodes of a federation train only the steps "
+            "of its rounds; 0 was expected"
+        )
 
 
 def check_stages(name: str, job: Job) -> None:
@@ -118,7 +133,7 @@ def refuse_local_statistics(recipe: Recipe, job: Job, federation: Federation) ->
     if federation.test is not None and recipe.tested_rounds:
         raise InputError(
             "batch_norm is 'local': every client has statistics of its own, so there is no one model to test on "
-            "the pooled test set; say evaluation.test_last=0"
+            "the pooled test set; say evaluation.test_last=0, or algorithm=fedbn, which tests every client's model"
         )
     if federation.assignment.held_out:
         raise InputError("batch_norm is 'local', but held-out clients have no statistics: partition.held_out=0")
@@ -176,6 +191,8 @@ def warnings_of(experiment: Experiment, card: Mapping[str, Any]) -> Iterator[str
     if experiment.steps.note:
         yield experiment.steps.note
     yield from device_warnings(experiment)
+    if algorithm.keeps_statistics and least_samples(module) == 1:
+        yield f"the model has no batch norm, so algorithm {recipe.algorithm['name']!r} is FedAvg"
     if recipe.batch_norm == "local" and has_statistics(module) and algorithm.exchanges:
         yield "batch_norm is local: model.safetensors has the initial statistics, each client keeps its own"
 

@@ -32,14 +32,15 @@ from fedrecall.models.weights import load_weights
 from fedrecall.objectives.base import Objective
 from fedrecall.optimisers import Optimiser
 from fedrecall.participation import Participation
-from fedrecall.recipe.recipe import TRACKER, Recipe
+from fedrecall.recipe.recipe import Recipe
 from fedrecall.runs import files
 from fedrecall.runs.reader import RunRecord
 from fedrecall.simulation.clock import SimulatedClock
-from fedrecall.simulation.compatibility import check_cohort, check_combination
+from fedrecall.simulation.compatibility import check_cohort, check_combination, check_personalised
 from fedrecall.simulation.early_stopping import refuse_unknown_metric
 from fedrecall.simulation.privacy import check_privacy
 from fedrecall.simulation.server_data import server_data_of
+from fedrecall.trackers import TRACKER, Tracker
 from fedrecall.updates import Pipeline, Stage
 
 
@@ -60,7 +61,7 @@ class Experiment:
         check_combination(recipe, job, federation, self.flat)
         check_privacy(recipe, job, federation, self.flat, self.participation)
         check_cohort(recipe, job, self.count)
-        cost = TrainingCost(recipe.local, self.flat, federation)
+        cost = TrainingCost(recipe.local, self.flat, federation, models=1 + self.algorithm.trains_own)
         samples = max(1, self.population.samples // self.population.clients)
         step = cost.flops_per_sample * min(recipe.local.batch_size, samples)
         devices = devices_for(recipe.execution, step, self.flat.w.dtype)
@@ -77,6 +78,7 @@ class Experiment:
         check_device(self.device, recipe.local.precision, self.flat.module)
         if not self.device.is_cpu:
             refuse_unknown_ids(self.flat.module, federation)
+        check_personalised(recipe, self.engine)
         self.evaluator = Evaluator(recipe, job, federation, parts.metrics)
         if recipe.stop.patience or recipe.keep == "best":
             own, has_validation = self.evaluator.user_metrics, self.evaluator.has_validation
@@ -177,9 +179,15 @@ def clock_of(recipe: Recipe, job: Job, flat: FlatModel, flops_per_sample: int) -
     return SimulatedClock.of(recipe.clock, job, flat, flops_per_sample)
 
 
-def trackers_of(recipe: Recipe) -> list[Watcher]:
+def trackers_of(recipe: Recipe) -> list[Watcher | Tracker]:
+    """Return the trackers and watchers that a recipe names."""
     made = [TRACKER.create(tree) for tree in recipe.trackers]
     for tree, tracker in zip(recipe.trackers, made):
-        if not isinstance(tracker, Watcher):
-            raise InputError(f"trackers is {tree['name']!r}, which makes no Watcher; expected a class derived from it")
+        if not isinstance(tracker, Watcher | Tracker):
+            raise InputError(
+                f"trackers is {tree['name']!r}, which makes no Watcher and no Tracker; expected a class derived from "
+                "one of them"
+            )
+        if isinstance(tracker, Tracker):
+            tracker.check()
     return made

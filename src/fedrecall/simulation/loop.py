@@ -65,6 +65,7 @@ class RunLifecycle:
                     observer.started(self.recipe.tree(), self.folder.path)
                 self._rounds()
             self.recorder.evaluate_kept()
+            self.recorder.evaluate_personal()
             ending = "finished"
         except KeyboardInterrupt as error:
             if self.engine.failed is not None and not signals.seen:

@@ -25,6 +25,7 @@ from fedrecall.simulation.early_stopping import Best
 from fedrecall.simulation.experiment import Experiment
 from fedrecall.simulation.journal import Journal
 from fedrecall.simulation.origin import describe_origin
+from fedrecall.simulation.personalised import personalise, wanted
 from fedrecall.simulation.privacy import privacy_spent
 from fedrecall.simulation.round import RoundState
 from fedrecall.simulation.summary import summarise
@@ -174,6 +175,13 @@ class Recorder(Observer):
             kept |= {"final_accuracy": tested["accuracy"], "final_accuracy_macro": tested["accuracy_macro"]}
             kept |= {"final_accuracy_sd": None, "final_accuracy_rounds": 1}
         self._kept = kept
+
+    def evaluate_personal(self) -> None:
+        """Measure the clients' personal models, if the recipe asks for them; the engine must be open."""
+        settings = wanted(self.experiment)
+        if settings is not None:
+            round, server = self.done.round, self.done.server
+            self._kept |= personalise(self.experiment, settings, round, server, self._kept_model(), self.states)
 
     def end(self, ending: str, seconds: float) -> dict[str, Any]:
         """Save all completed rounds, however the run ended; return the summary."""

@@ -7,12 +7,12 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Annotated, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
 
-from fedrecall.data.arrays import checked, note_unused_zero
+from fedrecall.data.arrays import checked, note_unused_zero, split_off
 from fedrecall.data.cache import cached_arrays, write_rows
 from fedrecall.data.sources.base import DataSet
 from fedrecall.data.sources.own_files import (
@@ -21,6 +21,7 @@ from fedrecall.data.sources.own_files import (
     Classes,
     Layout,
     Limit,
+    Seed,
     Where,
     check_unpacked_size,
     class_count,
@@ -34,6 +35,7 @@ from fedrecall.errors import InputError, nearest
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("ids_train", "ids", "class_names")
+Fraction = Annotated[float | None, "without x_test and y_test: the share of samples drawn for the test"]
 KINDS = {  # by the first letter of a key: the NumPy kinds that it may have, and the words for them
     "x": ("fiub", "numbers were expected"),
     "y": ("iu", "whole numbers from 0 were expected"),
@@ -50,8 +52,12 @@ def npz(
     classes: Classes = None,
     augment: Augmented = False,
     limit: Limit = None,
+    test_fraction: Fraction = None,
+    seed: Seed = 0,
 ) -> DataSet:
     """An .npz file with x_train, y_train, x_test, y_test; optional ids_train (or ids) and class_names.
+
+    Without x_test and y_test, `test_fraction` of the samples is drawn for the test.
 
     uint8 samples of two or three dimensions are images and are normalised by the mean and deviation of the
     training images; other numbers go to the model as they are. `ids_train` names the client of each training
@@ -63,9 +69,12 @@ def npz(
 
     def decode(target: Path) -> None:
         with name_errors(file):
-            unpack_npz(file, target, layout, limit)
+            unpack_npz(file, target, layout, limit, drawn=test_fraction is not None)
+            if test_fraction is not None:
+                draw_test_files(target, test_fraction, seed)
 
-    arrays = cached_arrays(f"npz-{layout}", [file], decode)
+    entry = f"npz-{layout}" if test_fraction is None else f"npz-{layout}-{test_fraction}-{seed}"
+    arrays = cached_arrays(entry, [file], decode)
     with name_errors(file):
         names = [str(name) for name in arrays.get("class_names", ())]
         labels = [arrays["y_train"], arrays["y_test"]]
@@ -99,16 +108,38 @@ class Header(NamedTuple):
         return (np.dtype(np.float32) if self.dtype.kind == "f" else self.dtype.newbyteorder("="), self.shape[1:])
 
 
-def unpack_npz(file: Path, target: Path, layout: str, limit: int | None) -> None:
-    """Write the arrays of the file as `.npy` files. All headers are checked before anything is unpacked."""
+def draw_test_files(target: Path, fraction: float, seed: int) -> None:
+    """Move a drawn part of the unpacked training samples to the test set."""
+    kept, drawn = split_off(len(np.load(target / "y_train.npy", mmap_mode="r")), fraction, seed)
+    for key in ("x", "y"):
+        whole = np.load(target / f"{key}_train.npy", allow_pickle=False)
+        np.save(target / f"{key}_test.npy", whole[drawn])
+        np.save(target / f"{key}_train.npy", whole[kept])
+        if (target / "statistics.npy").exists() and key == "x":
+            write_statistics(target, whole[kept])  # of training images alone
+    for ids in (target / "ids_train.npy", target / "ids.npy"):
+        if ids.exists():
+            np.save(ids, np.load(ids, allow_pickle=False)[kept])
+
+
+def unpack_npz(file: Path, target: Path, layout: str, limit: int | None, *, drawn: bool = False) -> None:
+    """Write the arrays of the file as `.npy` files. All headers are checked before anything is unpacked.
+
+    With `drawn`, the file has no test set.
+    """
+    splits = ["train"] if drawn else ["train", "test"]
+    needed = [f"{key}_{split}" for split in splits for key in "xy"]
     with zipfile.ZipFile(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        for key in KEYS:
+        if drawn and "x_test" in members:
+            raise InputError("it has x_test, and data.test_fraction is given; they exclude each other")
+        for key in needed:
             if key not in members:
                 readable = [name for name in members if name.isprintable()][:20]
                 others = [name for name in readable if name not in KEYS]
-                raise InputError(f"there is no array {key}; {nearest(key, others or readable)}")
-        wanted = [key for key in (*KEYS, *OPTIONAL) if key in members]
+                advice = "; data.test_fraction draws a test set" if key == "x_test" else ""
+                raise InputError(f"there is no array {key}; {nearest(key, others or readable)}{advice}")
+        wanted = [key for key in (*needed, *OPTIONAL) if key in members]
         headers = {}
         for key in wanted:
             with name_errors(key), archive.open(members[key]) as stream:
@@ -124,7 +155,8 @@ def unpack_npz(file: Path, target: Path, layout: str, limit: int | None) -> None
                     read_array_rows(stream, headers[key], key, layout),
                 )
     arrays = {key: np.load(target / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in wanted}
-    for split, what in (("train", "training"), ("test", "test")):
+    for split in splits:
+        what = {"train": "training", "test": "test"}[split]
         with name_errors(f"x_{split} and y_{split}"):
             checked(arrays[f"x_{split}"], arrays[f"y_{split}"], None, what)
     if are_images(headers["x_train"]):
@@ -159,9 +191,9 @@ def check_agreement(headers: Mapping[str, Header]) -> None:
     """Raise an `InputError` if lengths or samples do not fit together."""
     rows = {key: header.shape[0] for key, header in headers.items()}
     for key, other in (("y_train", "x_train"), ("y_test", "x_test"), ("ids_train", "x_train"), ("ids", "x_train")):
-        if key in rows and rows[key] != rows[other]:
+        if key in rows and other in rows and rows[key] != rows[other]:
             raise InputError(f"{other} has {rows[other]} samples, but {key} has {rows[key]} entries")
-    if headers["x_train"].sample != headers["x_test"].sample:
+    if "x_test" in headers and headers["x_train"].sample != headers["x_test"].sample:
         (dtype, shape), (test_dtype, test_shape) = headers["x_train"].sample, headers["x_test"].sample
         raise InputError(
             f"a sample of x_train is {dtype} of shape {shape}, but one of x_test is {test_dtype} of shape {test_shape}"
