@@ -14,8 +14,8 @@ def clip_gradient(g: Tensor, most: float) -> None:
 
     >>> g = torch.tensor([3.0, 4.0])
     >>> clip_gradient(g, most=1.0)
-    >>> g.tolist() == [3.0 * (1.0 / (5.0 + 1e-6)), 4.0 * (1.0 / (5.0 + 1e-6))] or g.norm().item() < 1.0
-    True
+    >>> [round(entry, 4) for entry in g.tolist()]
+    [0.6, 0.8]
     """
     norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
     g.mul_((most / (norm + 1e-6)).clamp_(max=1.0))
