@@ -29,6 +29,7 @@ OTHER = "test_another_study_in_the_folder_is_refused_with_the_difference"
 STUDY = "test_the_options_of_a_study_are_followed"
 SIMULATED = "test_the_generated_app_runs_in_flowers_simulation_with_the_bits_of_serial"
 RESUMED = "test_a_real_federation_has_the_bits_of_serial_also_over_two_runs"
+SHRUNK = "test_figures_are_shrunk_by_clients_and_probes_too"
 WITHOUT_FLOWER = "test_its_recipe_is_the_one_that_was_named_and_runs_without_flower"
 REPRODUCED = "test_the_example_of_the_help_is_planned_on_real_cifar10"
 COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and option in its text, and who follows it
