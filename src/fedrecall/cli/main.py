@@ -101,24 +101,35 @@ def usage_sentence(error: click.UsageError) -> str:
     return f"{words} See: {where} --help"
 
 
-class RepeatedNotes:
-    """Counts the notes of a command, so that equal ones are shown once."""
+class NoteLines:
+    """Prints the notes of a command as lines, equal ones once and with their number at the end."""
 
     def __init__(self) -> None:
         self._times: dict[str, int] = {}
 
-    def is_new(self, text: str) -> bool:
+    def show(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        """Print a `Note` as one line, and other warnings in Python's format."""
+        if not issubclass(category, Note):
+            print_escaped(warnings.formatwarning(message, category, filename, lineno, line).rstrip("\n"), err=True)
+            return
+        text = str(message)
         self._times[text] = self._times.get(text, 0) + 1
-        return self._times[text] == 1
+        if self._times[text] == 1:
+            print_escaped(f"note: {text}", err=True)
 
     def show_counts(self) -> None:
-        """Say at the end how often each repeated note came."""
+        """Print how often each repeated note came."""
         for text, times in self._times.items():
             if times > 1:
                 print_escaped(f"note: {times} times: {text}", err=True)
-
-
-notes = RepeatedNotes()
 
 
 def main() -> None:
@@ -131,7 +142,8 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", Note)
-            warnings.showwarning = show_note
+            notes = NoteLines()
+            warnings.showwarning = notes.show
             try:
                 fedrecall.main(prog_name="fedrecall", standalone_mode=False)
             finally:
@@ -181,22 +193,6 @@ def fail_by_system(error: Exception) -> None:
         fail(f"{about}: {error.strerror or error}")
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         fail(f"there is not enough memory: {error}")
-
-
-def show_note(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print a `Note` as one line, and other warnings in Python's format."""
-    if issubclass(category, Note):
-        if notes.is_new(str(message)):
-            print_escaped(f"note: {message}", err=True)
-    else:
-        print_escaped(warnings.formatwarning(message, category, filename, lineno, line).rstrip("\n"), err=True)
 
 
 if __name__ == "__main__":
