@@ -84,7 +84,7 @@ def test_a_finished_run_is_diagnosed_from_its_model(fedrecall) -> None:
     for recipe in (plain, wsm):
         assert (recipe["algorithm"], recipe["rounds"], recipe["clients_per_round"]) == ({"name": "fedavg"}, 1, 3)
         # Its recipe alone would begin from other weights, so it must not be run as if it repeated this.
-        assert recipe["model"] == {"name": "python", "hidden": [], "class": "mlp from the model of 'a'"}
+        assert recipe["model"].items() >= {"name": "python", "hidden": [], "class": "mlp from the model of 'a'"}.items()
     lines = [json.loads(Path(f"d/{name}/metrics.jsonl").read_text()) for name in ("cross_entropy", "wsm")]
     assert lines[0]["clients"] == lines[1]["clients"]
     assert lines[0]["lr"] == 0.1  # as in the recipe, not at the end of its schedule
@@ -113,7 +113,8 @@ def test_the_page_has_both_matrices_and_json_the_numbers_of_the_files(fedrecall)
         assert {label for label, _ in numbers["classes"]} == {"ant", "bee", "cow", "doe"}
     # No weights were given: that is said, and the recipe repeats it.
     assert "a model that knows nothing forgets nothing: give trained weights" in result["sentences"][0]
-    assert yaml.safe_load(Path("d/wsm/recipe.yaml").read_text())["model"] == {"name": "mlp", "hidden": []}
+    model = yaml.safe_load(Path("d/wsm/recipe.yaml").read_text())["model"]
+    assert (model["name"], model["hidden"]) == ("mlp", [])
 
 
 def test_the_numbers_are_those_of_plain_torch() -> None:

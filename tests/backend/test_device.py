@@ -78,6 +78,8 @@ def test_the_device_is_part_of_a_runs_identity_and_the_cpu_is_as_ever() -> None:
         ("local", "optimiser"),
         ("evaluation", "prior"),
         ("objective", "prior"),
+        ("model", "head"),
+        ("model", "scale"),
     ):
         del tree[section][later]
     as_ever = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()

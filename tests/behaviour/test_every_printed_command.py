@@ -73,6 +73,7 @@ COVERED: dict[str, list[tuple[str, str]]] = {  # by module: each command and opt
     "cli/resume.py": [("fedrecall resume", EXAMPLE)],
     "cli/run.py": [("fedrecall run", EXAMPLE), ("--seed", EXAMPLE), ("--out", EXAMPLE)],
     "data/download.py": [("--data", FETCH), ("--to", FETCH)],
+    "data/split_file.py": [("--data", "test_a_recipe_finds_the_file_below_the_data_folder")],
     "data/places.py": [("fedrecall data fetch", FETCH), ("--data", FETCH), ("--data", FETCH)],
     "data/files/femnist.py": [("--data", DATA)],
     "data/sources/image_folder.py": [("--data", DATA)],

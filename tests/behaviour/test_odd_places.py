@@ -39,7 +39,8 @@ def test_a_working_folder_that_cannot_be_written_is_one_sentence(
     fedrecall: Any, place: str, words: tuple[str, ...]
 ) -> None:
     PLACES[place]()
-    check_one_sentence(fedrecall(*words), "the folder 'runs' cannot be made or read: ")
+    named = "'runs' is a file; " if place == "a file `runs`" else "the folder 'runs' cannot be made or read: "
+    check_one_sentence(fedrecall(*words), named)
 
 
 def test_a_model_of_ones_own_in_a_folder_that_is_gone_is_one_sentence(fedrecall: Any) -> None:

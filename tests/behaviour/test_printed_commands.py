@@ -347,7 +347,7 @@ def test_the_example_of_a_commands_help_works(fedrecall: Any, command: str) -> N
     text = examples()[command].partition(": ")[2]
     assert text in " ".join(fedrecall(*command.split(), "--help").out.split())
     words = shlex.split(text)[1:]
-    if words[0] in ("resume", "replay", "report", "compare"):
+    if words[0] in ("resume", "replay", "report", "compare", "calibrate"):
         for place, path in enumerate(re.findall(r"runs/\w+", text)):
             objective = ("wsm", "cross_entropy")[place]
             given = ("partition.clients=8", "clients_per_round=8", "--out", path, "--quiet", "--no-report")

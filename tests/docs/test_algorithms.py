@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from server_data import at_the_server
 
 from fedrecall import CrossEntropy, Federation, Local, federate
 from fedrecall.algorithms import ALGORITHMS
@@ -58,12 +59,13 @@ def test_the_table_of_algorithms_is_true(row, tmp_path) -> None:
     name, _, server_state, client_state, down, up, _ = row
     random = np.random.default_rng(0)
     clients = [(random.normal(size=(8, 63)).astype("float32"), np.arange(8) % 16) for _ in range(2)]
+    federation = Federation.from_clients(clients, num_classes=16, validation=0)
     algorithm = ALGORITHMS[name.strip("`")]()
     # 64 x 16 weights without padding: a vector of 4096 bytes.
     model = torch.nn.Sequential(torch.nn.Linear(63, 16, bias=False), torch.nn.Linear(16, 1 * 16, bias=False))
     size = 4 * (63 * 16 + 16 * 16)
     run = federate(
-        model, Federation.from_clients(clients, num_classes=16, validation=0), algorithm=algorithm,
+        model, federation, algorithm=algorithm, **at_the_server(name.strip("`"), federation),
         objective=CrossEntropy(), rounds=1, participation=1.0, local=Local(steps=1, batch_size=8, lr=0.1),
         out=tmp_path / "run", engine="serial",
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedrecall import WSM, CrossEntropy, FedLC, FedNTD, FedRS, FedVLS, Labels, Mask, Objective
+from fedrecall import WSM, CrossEntropy, FedDecorr, FedLC, FedLMD, FedNTD, FedRS, FedVLS, Labels, Mask, Objective
 
 # Every objective with its defaults, and those whose options change its kind.
 EVERY = {
@@ -24,6 +24,9 @@ EVERY = {
     "fedlc": FedLC(),
     "fedntd": FedNTD(),
     "fedntd warm": FedNTD(beta=0.3, temperature=2.0),
+    "fedlmd": FedLMD(),
+    "fedlmd without a teacher": FedLMD(teacher="uniform"),
+    "feddecorr": FedDecorr(),
     "fedvls": FedVLS(),
     "fedvls strong": FedVLS(lam=0.7, suppress=0.4),
 }

@@ -181,7 +181,7 @@ def test_warnings_are_those_of_the_new_length(tmp_path: Path) -> None:
     run(tmp_path / "longer", 6, **settings)
     whole = run(tmp_path / "whole", 6, **settings)
     assert summary(tmp_path / "longer")["warnings"] == summary(whole)["warnings"]
-    assert "forgetting.rounds has [9], but there are 6 rounds" in summary(whole)["warnings"]
+    assert "forgetting.rounds has [9], but the run has 6 rounds" in summary(whole)["warnings"]
 
 
 def kill_at(number: int, work: Callable[[], object], folder: Path) -> None:

@@ -248,7 +248,7 @@ def test_the_final_accuracy_is_over_the_last_tenth_unless_said_otherwise(start, 
     tested = [line["round"] for line in run.metrics if "test_accuracy" in line]
     assert tested == list(range(rounds - expected + 1, rounds + 1))
     assert summary(run)["final_accuracy_rounds"] == expected
-    noted = any("evaluation.test_last is 100, but there are 2 rounds" in text for text in summary(run)["warnings"])
+    noted = any("evaluation.test_last is 100, but the run has 2 rounds" in text for text in summary(run)["warnings"])
     assert noted == (test_last == 100)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from server_data import at_the_server
 from torch import nn
 
 from fedrecall import CrossEntropy, FedAvg, Federation, Iid, Local, federate
@@ -32,6 +33,12 @@ TRAFFIC = {
     "moon": (W, W),
     "fedexp": (W + 8, W),  # the norm of its update as a float64
     "gma": (W + COORDINATES, W),  # signs, one byte each
+    "fedacg": (W, W),
+    "fedcm": (2 * W, 2 * W),  # the direction of the last round, and each client's
+    "feddisco": (W, W),
+    "fedsam": (W, W),
+    "fedlesam": (W, 2 * W),  # the direction of the server's last step
+    "feddf": (W, W),
     "median": (W, W),
     "trimmed_mean": (W, W),
     "krum": (W, W),
@@ -54,7 +61,8 @@ def traffic(federation: Federation, out: Path, algorithm: str, norm: bool = True
     model = nn.Sequential(nn.BatchNorm1d(6) if norm else nn.Identity(), nn.Linear(6, 3))
     run = federate(
         model, federation, algorithm=ALGORITHMS[algorithm](), objective=CrossEntropy(), rounds=2,
-        clients_per_round=CLIENTS, local=Local(steps=1, lr=0.01), out=out, **{"engine": "serial", **settings},
+        clients_per_round=CLIENTS, local=Local(steps=1, lr=0.01), out=out, **at_the_server(algorithm, federation),
+        **{"engine": "serial", **settings},
     )  # fmt: skip
     return [(line["bytes_up"], line["bytes_down"]) for line in run.metrics]
 

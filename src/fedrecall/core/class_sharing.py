@@ -5,6 +5,7 @@ A loss that leaves out a client's absent classes learns to tell two classes apar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -40,7 +41,7 @@ class ClassSharing:
         client k has to tell them apart: the number of clients if all of them have equally much.
 
         >>> ClassSharing.of(np.array([[5, 5, 0], [0, 7, 7], [0, 2, 2]]))  # pairs 01, 02, 12: 1, 0 and 81/53 clients
-        ClassSharing(classes=3, parts=1, clients_per_pair=0.8427672955974843, unshared_pairs=0.3333333333333333)
+        ClassSharing(classes=3, parts=1, clients_per_pair=0.8427672955974842, unshared_pairs=0.3333333333333333)
         """
         counts = counts[:, counts.sum(axis=0) > 0].astype(np.float64)
         classes = counts.shape[1]
@@ -53,7 +54,8 @@ class ClassSharing:
         if not len(pairs):
             return cls(classes, classes, 0.0, 0.0)
         parts = connected_parts(effective + effective.T > 0)
-        return cls(classes, parts, float(pairs.mean()), float((pairs == 0).mean()))
+        mean = math.fsum(pairs.tolist()) / len(pairs)  # the same on every machine
+        return cls(classes, parts, mean, int((pairs == 0).sum()) / len(pairs))
 
     @classmethod
     def from_card(cls, card: Mapping[str, Any]) -> ClassSharing | None:

@@ -214,6 +214,27 @@ OF_A_ROUND = (
         "on the pooled validation data, at evaluated rounds.",
         "lower",
     ),
+)
+METRICS = {metric.name: metric for metric in OF_A_ROUND}
+OF_A_RUN = (
+    accuracy("final_accuracy", "Mean of `test_accuracy` over the tested rounds."),
+    Metric(
+        "final_accuracy_sd", "Standard deviation of `test_accuracy` over the tested rounds.", "lower", unit="points"
+    ),
+    Metric("final_accuracy_rounds", "How many rounds the final accuracy is the mean of."),
+    accuracy(
+        "final_accuracy_macro", "Mean of `test_accuracy_macro` over the tested rounds: every class weighs the same."
+    ),
+    accuracy("last_val_accuracy", "`val_accuracy` of the last evaluated round."),
+    replace(METRICS["forgetting"], words="Mean of `forgetting` over the probed rounds."),
+    replace(METRICS["learned"], words="Mean of `learned` over the probed rounds."),
+    Metric(
+        "rounds_to_target", "The first evaluated round whose `val_accuracy` is at least `evaluation.target`.", "lower"
+    ),
+    Metric("bytes_to_target", "`bytes_up` and `bytes_down` of all rounds up to that one.", "lower"),
+    Metric("flops_to_target", "`flops` of all rounds up to that one.", "lower"),
+    Metric("simulated_seconds", "`simulated_seconds` of all rounds, if the recipe has a `clock`.", "lower"),
+    Metric("simulated_seconds_to_target", "`simulated_seconds` of all rounds up to that one.", "lower"),
     Metric(
         "personal_accuracy",
         "Mean over the training clients, each weighing the same, of the accuracy of the client's personal "
@@ -249,27 +270,6 @@ OF_A_ROUND = (
         "lower",
         unit="points",
     ),
-)
-METRICS = {metric.name: metric for metric in OF_A_ROUND}
-OF_A_RUN = (
-    accuracy("final_accuracy", "Mean of `test_accuracy` over the tested rounds."),
-    Metric(
-        "final_accuracy_sd", "Standard deviation of `test_accuracy` over the tested rounds.", "lower", unit="points"
-    ),
-    Metric("final_accuracy_rounds", "How many rounds the final accuracy is the mean of."),
-    accuracy(
-        "final_accuracy_macro", "Mean of `test_accuracy_macro` over the tested rounds: every class weighs the same."
-    ),
-    accuracy("last_val_accuracy", "`val_accuracy` of the last evaluated round."),
-    replace(METRICS["forgetting"], words="Mean of `forgetting` over the probed rounds."),
-    replace(METRICS["learned"], words="Mean of `learned` over the probed rounds."),
-    Metric(
-        "rounds_to_target", "The first evaluated round whose `val_accuracy` is at least `evaluation.target`.", "lower"
-    ),
-    Metric("bytes_to_target", "`bytes_up` and `bytes_down` of all rounds up to that one.", "lower"),
-    Metric("flops_to_target", "`flops` of all rounds up to that one.", "lower"),
-    Metric("simulated_seconds", "`simulated_seconds` of all rounds, if the recipe has a `clock`.", "lower"),
-    Metric("simulated_seconds_to_target", "`simulated_seconds` of all rounds up to that one.", "lower"),
 )
 SUMMARY = {metric.name: metric for metric in OF_A_RUN}
 # The metrics that may decide when a run ends and which model is kept: those on validation data.

@@ -148,10 +148,10 @@ class Recipe(Settings):
     @classmethod
     def nearest_key(cls, key: str) -> str:
         """Return a hint for an unknown key; for `lr` it is `local.lr`."""
-        for section, field in cls.model_fields.items():
-            group = field.annotation
-            inner = group.model_fields if isinstance(group, type) and issubclass(group, Settings) else {}
-            if key in inner or (section in SECTIONS and key in SECTIONS[section].option_names()):
+        groups = {name: field.annotation for name, field in cls.model_fields.items()}
+        plain = {n: g.model_fields for n, g in groups.items() if isinstance(g, type) and issubclass(g, Settings)}
+        for section, keys in [*plain.items(), *((name, each.option_names()) for name, each in SECTIONS.items())]:
+            if key in keys:
                 return f"did you mean {f'{section}.{key}'!r}?"
         return nearest(key, cls.model_fields)
 

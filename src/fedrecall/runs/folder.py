@@ -210,8 +210,12 @@ def explain_folder_errors(path: Path) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except FileExistsError:
-        raise InputError(f"{str(path)!r} is a file; a new or an empty folder was expected") from None
+    except FileExistsError as error:
+        if path.is_file():
+            raise InputError(f"{str(path)!r} is a file; a new or an empty folder was expected") from None
+        raise InputError(
+            f"the folder {str(path)!r} cannot be made or read: {error.strerror}; {ANOTHER_FOLDER}"
+        ) from None
     except (OSError, ValueError) as error:  # a ValueError is about an invalid name
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(

@@ -72,7 +72,7 @@ def largest_entries(sizes: Tensor, count: int) -> Tensor:
 
     A sort would do, but this is linear in the length. NaN counts as the largest value.
 
-    >>> largest(torch.tensor([1.0, 3.0, 2.0, 2.0]), 2).tolist()
+    >>> largest_entries(torch.tensor([1.0, 3.0, 2.0, 2.0]), 2).tolist()
     [1, 2]
     """
     threshold = sizes.topk(count).values[-1]

@@ -61,7 +61,7 @@ def test_images_are_read_as_bytes() -> None:
     [
         ({"model": lambda: nn.Sequential(nn.Linear(20, 17), nn.Tanh(), nn.Linear(17, 4))}, "aten.tanh.default"),
         ({"model": lambda: mlp().double()}, "a precision other than float32, or a device other than the CPU"),
-        ({"algorithm": Moon()}, "features, at which the algorithm looks"),
+        ({"algorithm": Moon()}, "a loss of features"),
         ({"precision": "bfloat16"}, "a precision other than float32"),
         ({"on_cpu": False}, "a device other than the CPU"),
     ],

@@ -140,7 +140,7 @@ def test_a_smaller_model_than_a_vector_of_lanes_is_refused() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"algorithm": Moon()}, "features, at which the algorithm looks"),
+        ({"algorithm": Moon()}, "a loss of features"),
         ({"local": Local(precision="bfloat16")}, "a precision other than float32"),
         ({"transform": SmallerCrops((0.5,) * 3, (0.25,) * 3)}, "training on crops"),
     ],

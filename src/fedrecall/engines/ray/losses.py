@@ -16,7 +16,7 @@ class NodePlace(NamedTuple):
 
     def __str__(self) -> str:
         """
-        >>> str(Place("4f0c21aa93", "10.0.0.2"))
+        >>> str(NodePlace("4f0c21aa93", "10.0.0.2"))
         'node 10.0.0.2 (4f0c21aa)'
         """
         return f"node {self.host} ({self.node[:8]})"
@@ -31,7 +31,7 @@ class RoundLosses:
 
     def sentence(self, round: int) -> str:
         """
-        >>> RoundLosses(Counter({Place("4f0c21aa93", "10.0.0.2"): 2}), 12).sentence(7)
+        >>> RoundLosses(Counter({NodePlace("4f0c21aa93", "10.0.0.2"): 2}), 12).sentence(7)
         'round 7 lost 2 workers on the node 10.0.0.2 (4f0c21aa); 12 clients were run again by others'
         """
         lost = " and ".join(f"{counted(number, 'worker')} on the {place}" for place, number in self.workers.items())
