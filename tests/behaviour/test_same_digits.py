@@ -40,6 +40,7 @@ CASES = {
     "momentum": ["local.momentum=0.9", "local.weight_decay=0.001", "local.partial_batch=keep"],
     "clients in lanes": ["clients_per_round=10", "local.batch_size=10", "local.steps=5", "--engine", "vectorised"],
     "mlp": ["model=mlp", "clients_per_round=10"],
+    "normalised head": ["model.head=normalised", "objective.smoothing=0.03"],
     **{name: [f"algorithm={name}"] for name in ALGORITHMS},
 }
 # Everything that a run leaves about accuracies, and its loss.
