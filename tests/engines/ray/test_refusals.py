@@ -35,6 +35,7 @@ def test_an_address_that_does_not_answer_is_refused_at_once() -> None:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.heavy
 def test_a_port_at_which_something_else_listens_is_one_sentence_in_time(monkeypatch) -> None:
     pytest.importorskip("ray", reason="needs fedrecall[ray]")
     assert address_module.ANSWER + address_module.JOIN < 30
