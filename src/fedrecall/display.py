@@ -1,8 +1,10 @@
-"""Escape text for terminals and notebooks: names from files may hold control characters or HTML."""
+"""Text for terminals and notebooks: escaped, because names from files may hold control characters or HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from html import escape
 
 
@@ -39,3 +41,15 @@ def facts_table(title: str, facts: Mapping[str, str]) -> str:
     """
     rows = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in facts.items())
     return f"<table><caption>{escape(title)}</caption>{rows}</table>"
+
+
+@contextmanager
+def quiet_logger(name: str, level: int) -> Iterator[None]:
+    """Let a library's logger pass lines of this level and above; restore its own level on exit."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, TYPE_CHECKING, Any
 
+from fedrecall.display import quiet_logger
 from fedrecall.errors import InputError
 from fedrecall.storage.scratch import ScratchFolder
 
@@ -34,7 +35,7 @@ def fetch(
     import pooch  # type: ignore[import-untyped]  # imports requests, which listing data sets does not need
 
     bar_shown = download_bar(file_name, shown=progress)
-    with remove_if_failed(target_folder), quiet(pooch.get_logger()), bar_shown as bar:
+    with remove_if_failed(target_folder), quiet_logger("pooch", logging.WARNING), bar_shown as bar:
         receive = bounded_download(most_bytes, bar)
         try:
             return Path(pooch.retrieve(url, known_hash, file_name, target_folder, downloader=receive))
@@ -188,17 +189,6 @@ def remove_if_failed(folder: Path) -> Iterator[None]:
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
         raise
-
-
-@contextmanager
-def quiet(logger: logging.Logger) -> Iterator[None]:
-    """Silence pooch's log lines about downloads."""
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 class DownloadBar:

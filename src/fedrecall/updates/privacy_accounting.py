@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fedrecall.display import quiet_logger
 from fedrecall.errors import InputError
 
 
@@ -33,7 +32,7 @@ class NoisySums:
         event, rdp = load_accountant()
         # Noise over sensitivity; a client's absence from some rounds never costs more than its presence in all.
         gaussian = event.GaussianDpEvent(self.noise_multiplier / (2.0 if self.relation == "replace-one" else 1.0))
-        with only_errors("absl"):  # it notes each order that it leaves out of the minimum
+        with quiet_logger("absl", logging.ERROR):  # it notes each order that it leaves out of the minimum
             releases = gaussian, self._sampled(event, gaussian)
             return min(self._spent(rdp, release, rounds, delta) for release in releases)
 
@@ -58,18 +57,6 @@ class NoisySums:
             middle = math.ceil((low + high) / 2)
             low, high = (middle, high) if self.epsilon(middle, delta) <= max_epsilon else (low, middle - 1)
         return low
-
-
-@contextmanager
-def only_errors(name: str) -> Iterator[None]:
-    """Let a logger pass errors only; restore its level on exit."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def load_accountant() -> tuple[Any, Any]:
