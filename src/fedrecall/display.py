@@ -44,9 +44,8 @@ def facts_table(title: str, facts: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def quiet_logger(name: str, level: int) -> Iterator[None]:
+def quiet_logger(logger: logging.Logger, level: int) -> Iterator[None]:
     """Let a library's logger pass lines of this level and above; restore its own level on exit."""
-    logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(level)
     try:

@@ -35,7 +35,7 @@ def fetch(
     import pooch  # type: ignore[import-untyped]  # imports requests, which listing data sets does not need
 
     bar_shown = download_bar(file_name, shown=progress)
-    with remove_if_failed(target_folder), quiet_logger("pooch", logging.WARNING), bar_shown as bar:
+    with remove_if_failed(target_folder), quiet_logger(pooch.get_logger(), logging.WARNING), bar_shown as bar:
         receive = bounded_download(most_bytes, bar)
         try:
             return Path(pooch.retrieve(url, known_hash, file_name, target_folder, downloader=receive))
