@@ -32,7 +32,9 @@ class NoisySums:
         event, rdp = load_accountant()
         # Noise over sensitivity; a client's absence from some rounds never costs more than its presence in all.
         gaussian = event.GaussianDpEvent(self.noise_multiplier / (2.0 if self.relation == "replace-one" else 1.0))
-        with quiet_logger(logging.getLogger("absl"), logging.ERROR):  # it notes each order that it leaves out of the minimum
+        with quiet_logger(
+            logging.getLogger("absl"), logging.ERROR
+        ):  # it notes each order that it leaves out of the minimum
             releases = gaussian, self._sampled(event, gaussian)
             return min(self._spent(rdp, release, rounds, delta) for release in releases)
 
