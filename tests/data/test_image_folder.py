@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedrecall import Federation, Iid
+from fedrecall import Federation, Iid, Natural
 from fedrecall.data.sources import DATASETS, image_folder
 from fedrecall.data.transform import Images
 from fedrecall.errors import InputError
@@ -285,3 +285,33 @@ def test_a_bad_option_is_named(split: Any, options: dict[str, Any], expected: st
 
 def test_it_is_listed() -> None:
     assert DATASETS["image_folder"] is image_folder
+
+
+# A folder for each client.
+
+
+def test_clients_are_called_like_their_folders(split: dict[str, np.ndarray]) -> None:
+    pixels = {name: draw(f"shops/{name}") for name in ("Bern/cat/0.png", "Basel/dog/0.png", "Basel/dog/1.png")}
+    read = image_folder("shops", test="images/test", by_client=True)
+    assert read.class_names == ("cat", "dog")
+    assert (read.y_train.tolist(), read.ids.tolist()) == ([1, 1, 0], ["Basel", "Basel", "Bern"])
+    np.testing.assert_array_equal(read.x_train[2], pixels["Bern/cat/0.png"])
+    federation = Federation.from_data(read, Natural())
+    assert [federation.train_indices(k).tolist() for k in range(2)] == [[0, 1], [2]]
+    assert list(federation.client_names) == ["Basel", "Bern"]
+
+
+def test_a_test_drawn_from_clients_leaves_each_image_with_its_client() -> None:
+    for client, name in (("Bern", "cat"), ("Basel", "dog")):
+        for i in range(10):
+            draw(f"shops/{client}/{name}/{i}.png")
+    read = image_folder("shops", test_fraction=0.2, by_client=True)
+    assert len(read.ids) == len(read.y_train) == 16
+    assert {(client, int(label)) for client, label in zip(read.ids, read.y_train)} == {("Bern", 0), ("Basel", 1)}
+
+
+def test_a_folder_without_clients_is_refused() -> None:
+    Path("empty").mkdir()
+    refused("one for each client was expected", "empty", by_client=True)
+    Path("empty/Bern").mkdir()
+    refused("one for each class was expected", "empty", by_client=True)

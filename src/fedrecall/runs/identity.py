@@ -42,6 +42,7 @@ LATER = [
     ImpliedValue("data", "augment", False, name="femnist"),
     ImpliedValue("data", "test_fraction", None, name="npz"),
     ImpliedValue("data", "seed", 0, name="npz"),
+    ImpliedValue("data", "by_client", False, name="image_folder"),
     ImpliedValue("evaluation", "prior", "as_trained"),
     ImpliedValue("objective", "prior", "uniform", name="wsm"),
     *(ImpliedValue("model", "head", "linear", name=name) for name in ("lenet", "resnet18", "mlp", "embedding")),

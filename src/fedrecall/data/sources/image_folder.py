@@ -37,6 +37,7 @@ Size = Annotated[
     Positive | tuple[Positive, Positive] | None,
     "resize to this side or [height, width] (default: all have one size)",
 ]
+ByClient = Annotated[bool, "true: a folder for each client (PATH/CLIENT/CLASS), for the partition natural"]
 Colour = Annotated[bool, "true: red, green and blue; false: grey"]
 
 
@@ -49,25 +50,31 @@ def image_folder(
     size: Size = None,
     colour: Colour = True,
     augment: Augmented = False,
+    by_client: ByClient = False,
 ) -> DataSet:
     """A folder of images for each class: PATH/train/CLASS and PATH/test/CLASS, or PATH/CLASS.
 
-    Classes are the sorted names of the folders. Without a folder for the test, `test_fraction` of the images is
-    drawn for it. Files and folders whose names begin with a dot, and files that do not end like images (.png,
-    .jpg, ..), are left out. Images are taken as they are stored: a camera's note on how it was held is not used.
+    With `by_client` the training images are in PATH/train/CLIENT/CLASS or PATH/CLIENT/CLASS, and clients are called
+    like their folders. Classes are the sorted names of the folders. Without a folder for the test, `test_fraction` of
+    the images is drawn for it. Files and folders whose names begin with a dot, and files that do not end like images
+    (.png, .jpg, ..), are left out. Images are taken as they are stored: a camera's note on how it was held is not used.
     """
     train_folder, test_folder = folders(own_path("data.path", path, folder), test, folder)
     with name_errors(repr(str(train_folder))):
-        names = subfolders(train_folder)
+        clients = client_folders(train_folder) if by_client else [train_folder]
+        names = sorted({name for each in clients for name in subfolders(each)})
         check_names(names)
-        train, y_train = list_images(train_folder, names)
+        listed = [list_images(each, names) for each in clients]
+    train = [file for files, _ in listed for file in files]
+    y_train = np.concatenate([labels for _, labels in listed])
+    ids = np.repeat([each.name for each in clients], [len(files) for files, _ in listed]) if by_client else None
     if test_folder is not None:
         with name_errors(repr(str(test_folder))):
             test_files, y_test = list_images(test_folder, names)
     else:
         kept, drawn = split_off(len(train), test_fraction, seed)
         test_files, y_test = [train[i] for i in drawn], y_train[drawn]
-        train, y_train = [train[i] for i in kept], y_train[kept]
+        train, y_train, ids = [train[i] for i in kept], y_train[kept], None if ids is None else ids[kept]
     side = sides(size)
 
     def decode(target: Path) -> None:
@@ -88,6 +95,7 @@ def image_folder(
         num_classes=len(names),
         class_names=tuple(names),
         transform=stored_transform(arrays, augment),
+        ids=ids,
     )
 
 
@@ -98,6 +106,14 @@ def folders(root: Path, test: str | None, folder: str | Path | None) -> tuple[Pa
     if (root / "train").is_dir() and (root / "test").is_dir():
         return root / "train", root / "test"
     return root, None
+
+
+def client_folders(root: Path) -> list[Path]:
+    """Return the clients' folders, which have folders of classes."""
+    found = [root / name for name in subfolders(root)]
+    if not found:
+        raise InputError("there are no folders in it; one for each client was expected")
+    return found
 
 
 def subfolders(root: Path) -> list[str]:
