@@ -242,6 +242,15 @@ def test_the_summary_has_the_deviation_and_the_way_to_the_target(finished: Run) 
     assert summary["final_accuracy_sd"] == pytest.approx(
         np.std([line["test_accuracy"] for line in finished.metrics[2:]])
     )
+    tested = [line["test_accuracy"] for line in finished.metrics[2:]]
+    assert summary["final_accuracy_best"] == max(tested)
+    for kept in (60, 90):
+        shares = [(1 - kept / 100) * (kept / 100) ** age for age in range(len(tested))]
+        shares[-1] = (kept / 100) ** (len(tested) - 1)  # of the first round, with which it starts
+        expected = np.dot(shares, tested[::-1])
+        assert summary[f"final_accuracy_ema_{kept}"] == pytest.approx(expected)
+    best = finished.metrics[-1]["global_forgetting_from_best"]
+    assert summary["forgetting_from_best"] == best
     assert (summary["rounds_to_target"], summary["flops_to_target"]) == (2, 2 * finished.metrics[0]["flops"])
     assert summary["bytes_to_target"] == sum(sum(line[f"bytes_{way}"] for way in ("up", "down"))
                                              for line in finished.metrics[:2])  # fmt: skip

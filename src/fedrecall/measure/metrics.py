@@ -222,10 +222,21 @@ OF_A_RUN = (
         "final_accuracy_sd", "Standard deviation of `test_accuracy` over the tested rounds.", "lower", unit="points"
     ),
     Metric("final_accuracy_rounds", "How many rounds the final accuracy is the mean of."),
+    accuracy("final_accuracy_best", "The best `test_accuracy` of the tested rounds, as some papers report it."),
+    accuracy(
+        "final_accuracy_ema_60",
+        "Exponential moving average of `test_accuracy` over the tested rounds, of which each round keeps 0.6 (FedNTD).",
+    ),
+    accuracy("final_accuracy_ema_90", "The same, of which each round keeps 0.9 (FedMLB)."),
     accuracy(
         "final_accuracy_macro", "Mean of `test_accuracy_macro` over the tested rounds: every class weighs the same."
     ),
     accuracy("last_val_accuracy", "`val_accuracy` of the last evaluated round."),
+    difference(
+        "forgetting_from_best",
+        "`global_forgetting_from_best` of the last evaluated round: FedNTD's forgetting, on validation data.",
+        "lower",
+    ),
     replace(METRICS["forgetting"], words="Mean of `forgetting` over the probed rounds."),
     replace(METRICS["learned"], words="Mean of `learned` over the probed rounds."),
     Metric(

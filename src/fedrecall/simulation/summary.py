@@ -21,8 +21,12 @@ def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
         "final_accuracy": mean(tested),
         "final_accuracy_sd": float(np.std(tested)) if tested else None,
         "final_accuracy_rounds": len(tested),
+        "final_accuracy_best": max(tested, default=None),
+        "final_accuracy_ema_60": moving_average(tested, 0.6),
+        "final_accuracy_ema_90": moving_average(tested, 0.9),
         "final_accuracy_macro": mean(finite_values("test_accuracy_macro", lines)),
-        "last_val_accuracy": validated[-1] if validated else None,
+        "last_val_accuracy": last(validated),
+        "forgetting_from_best": last(finite_values("global_forgetting_from_best", lines)),
         "forgetting": mean(finite_values("forgetting", lines)),
         "learned": mean(finite_values("learned", lines)),
         **({"simulated_seconds": total_of("simulated_seconds", lines)} if clock else {}),
@@ -34,6 +38,23 @@ def summarise(lines: Lines, recipe: Recipe, seconds: float) -> dict[str, Any]:
 def finite_values(key: str, lines: Lines) -> list[float]:
     """Return the finite values of a metric; lines read from a file have null for others."""
     return [line[key] for line in lines if is_number(line.get(key))]
+
+
+def moving_average(values: list[float], kept: float) -> float | None:
+    """Return the exponential moving average at the end, of which each step keeps the share `kept`.
+
+    >>> moving_average([0.0, 1.0, 1.0], 0.5)
+    0.75
+    """
+    average = values[0] if values else None
+    for value in values[1:]:
+        assert average is not None
+        average = kept * average + (1 - kept) * value
+    return average
+
+
+def last(values: list[float]) -> float | None:
+    return values[-1] if values else None
 
 
 def mean(values: list[float]) -> float | None:
