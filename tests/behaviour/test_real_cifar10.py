@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def test_the_papers_lenet_runs_on_cifar10_with_the_same_bits_on_both_engines(fedrecall, tmp_path) -> None:
-    words = ["run", "lenet-cifar10", "rounds=2", "evaluation.test_last=1", "--json"]
+    words = ["run", "lenet-cifar10", "rounds=2", "evaluation.test_last=1", "--json", "--data", HERE]
     for engine in ("serial", "processes"):
         finished = fedrecall(*words, "--engine", engine, "--out", tmp_path / engine)
         assert finished.code == 0, finished.err

@@ -258,7 +258,7 @@ def auto(folder: Path) -> None:
 def processes(folder: Path) -> None:
     """Three workers on two devices: the bits of the CPU, and of one worker."""
     execution = {"workers_per_device": 2}
-    options = {"algorithm": "scaffold", "forgetting": {"every": 1}}
+    options = {"algorithm": "scaffold", "forgetting": {"every": 1}, "clients_per_round": 4}
     many = run(folder / "many", make_net, images(), engine="processes", device="sim", execution=execution, **options)
     assert (many.summary["device"], many.summary["workers"]) == ("sim:0, sim:1", 4)
     alone = run(folder / "alone", make_net, images(), device="cpu", **options)
