@@ -101,7 +101,7 @@ def serial(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> 
     return train(net(), federation, tmp_path_factory.mktemp("serial") / "run", engine="serial")
 
 
-@pytest.mark.parametrize("workers", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 5))])
+@pytest.mark.parametrize("workers", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 @pytest.mark.usefixtures("warm_workers")
 def test_any_number_of_workers_gives_the_bits_of_serial(federation, serial, workers, tmp_path) -> None:
     assert train(net(), federation, tmp_path / "run", engine="processes", workers=workers) == serial
