@@ -124,12 +124,18 @@ def test_the_table_has_the_numbers_of_the_runs(browser: Chromium, page: Path) ->
 
 def test_a_metric_can_be_chosen_and_a_method_hidden(browser: Chromium, page: Path) -> None:
     browser.open(page)
+    browser.value("byId('metric-chart').scrollIntoView()")  # charts far from the window are not drawn
     browser.value("byId('metric').value = 'train_loss'; byId('metric').dispatchEvent(new Event('change'))")
     browser.wait("byId('metric-chart').textContent.includes('train loss')")
     assert "weighted by their training samples" in browser.value("byId('definition').textContent")
-    before = browser.value("document.querySelectorAll('#metric-chart .js-line').length")
+    # The lines are drawn after the title; until all are there, one less would not be told from one not yet drawn.
+    lines, methods = (
+        f"document.querySelectorAll('{path}').length" for path in ("#metric-chart .js-line", ".legend button")
+    )
+    browser.wait(f"{lines} >= {methods}")
+    before = browser.value(lines)
     browser.value("document.querySelector('.legend button').click()")
-    browser.wait(f"document.querySelectorAll('#metric-chart .js-line').length < {before}")
+    browser.wait(f"{lines} < {before}")
 
 
 @pytest.mark.parametrize("kind", ["csv", "latex"])
