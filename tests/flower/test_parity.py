@@ -111,7 +111,17 @@ def test_a_head_stays_at_its_node(tmp_path: Path, recipe_file: str, monkeypatch:
     assert measured[0] == measured[1]
 
 
-@pytest.mark.parametrize("bound", sorted(BOUNDS))
+@pytest.mark.parametrize("algorithm", ["fedper", "fedbn", "ditto"])
+def test_models_of_the_clients_own_have_the_bits_of_serial(tmp_path: Path, recipe_file: str, algorithm: str) -> None:
+    words = [f"algorithm={algorithm}", "evaluation.test_last=0", "evaluation.personalised.steps=0", "rounds=3"]
+    here, there = both(tmp_path, recipe_file, *words)
+    by_client = [[line["val_accuracy"] for line in lines(run, files.CLIENTS)] for run in (here, there)]
+    assert by_client[0] == by_client[1]
+    measured = [[{key: line.get(key) for key in KEPT} for line in lines(run, files.METRICS)] for run in (here, there)]
+    assert measured[0] == measured[1]
+
+
+@pytest.mark.parametrize("bound", ["centralised", "local_only"])
 def test_bounds_are_for_simulations(tmp_path: Path, recipe_file: str, bound: str) -> None:
     with pytest.raises(InputError, match=f"algorithm is '{bound}'"):
         made_app(tmp_path / "app", recipe_file, f"algorithm={bound}")

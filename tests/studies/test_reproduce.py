@@ -229,11 +229,11 @@ def test_a_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(TINY)
     Path("theirs.csv").write_text(THEIRS)
-    planned = json.loads(CliRunner().invoke(reproduce, ["tiny.yaml", "--dry-run", "--json"]).output)
+    planned = json.loads(CliRunner().invoke(reproduce, ["tiny.yaml", "--dry-run", "--json"]).stdout)
     assert (planned["runs"], planned["done"], Path("runs").exists()) == (8, 0, False)
     assert planned["seconds"] > 0
     first = CliRunner().invoke(reproduce, ["tiny.yaml", "--json"])
-    found = json.loads(first.output)
+    found = json.loads(first.stdout)
     path = Path(found["path"])
     runs = {
         objective: [RunRecord(path / "runs" / f"local.lr=0.1,objective={objective}" / f"seed-{s}") for s in (0, 1)]
@@ -261,7 +261,7 @@ def test_a_reproduction_from_end_to_end(tmp_path: Path, monkeypatch: pytest.Monk
     records = tmp_path / "records"
     shutil.copytree(path, records, ignore=shutil.ignore_patterns("checkpoints", "clients", "*.safetensors", "lock"))
     before = {file: file.read_bytes() for file in records.rglob("metrics.jsonl")}
-    again = json.loads(CliRunner().invoke(reproduce, ["tiny.yaml", "--out", str(records), "--json"]).output)
+    again = json.loads(CliRunner().invoke(reproduce, ["tiny.yaml", "--out", str(records), "--json"]).stdout)
     assert (again["done"], again["seconds"]) == (8, 0)
     assert (again["table"], again["pairs"]) == (found["table"], found["pairs"])
     assert {file: file.read_bytes() for file in records.rglob("metrics.jsonl")} == before
@@ -277,7 +277,7 @@ def test_figures_are_drawn_of_shorter_versions(tmp_path: Path, monkeypatch: pyte
         "figures": ["heatmaps", "forgetting", "convergence"],
     }
     Path("mine.yaml").write_text(yaml.safe_dump(study))
-    found = json.loads(CliRunner().invoke(reproduce, ["mine.yaml", "--rounds", "10", "--json"]).output)
+    found = json.loads(CliRunner().invoke(reproduce, ["mine.yaml", "--rounds", "10", "--json"]).stdout)
     names = sorted(Path(path).name for path in found["figures"] if path.endswith(".png"))
     assert names == [
         "convergence.png",
@@ -288,7 +288,7 @@ def test_figures_are_drawn_of_shorter_versions(tmp_path: Path, monkeypatch: pyte
     Path("parts.yaml").write_text(
         "recipe: demo\ngrid: {partition.alpha: [0.1, 10.0]}\nseeds: 1\nfigures: [class-shares]\n"
     )
-    found = json.loads(CliRunner().invoke(reproduce, ["parts.yaml", "--json"]).output)
+    found = json.loads(CliRunner().invoke(reproduce, ["parts.yaml", "--json"]).stdout)
     assert [Path(path).name for path in found["figures"]] == [f"class-shares.{kind}" for kind in ("png", "svg", "pdf")]
 
 
@@ -297,7 +297,7 @@ def test_figures_are_drawn_of_shorter_versions(tmp_path: Path, monkeypatch: pyte
 def test_the_example_of_the_help_is_planned_on_real_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = str(reproduce.epilog).split()[3:]  # Example: fedrecall reproduce ..
-    planned = json.loads(CliRunner().invoke(reproduce, [*words, "--json"]).output)
+    planned = json.loads(CliRunner().invoke(reproduce, [*words, "--json"]).stdout)
     assert (planned["runs"], planned["done"]) == (4, 0)  # two rates with two objectives
 
 
