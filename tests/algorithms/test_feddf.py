@@ -79,7 +79,8 @@ def test_the_student_is_trained_as_by_plain_torch(target, tmp_path: Path) -> Non
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5)
 
 
-def test_processes_have_the_bits_of_serial_and_so_has_a_longer_run(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("warm_workers")
+def test_processes_have_the_bits_of_serial(tmp_path: Path) -> None:
     algorithm = FedDF(steps=5)
     files = [
         (trained(tmp_path / engine, algorithm, engine=engine, rounds=2, server_data=UNLABELLED).path)

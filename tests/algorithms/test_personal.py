@@ -234,6 +234,7 @@ def bits(made: Run) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("algorithm", ["fedper", "fedbn", "ditto", "fedavg"])
+@pytest.mark.usefixtures("warm_workers")
 def test_the_bits_are_those_of_processes_and_of_a_resumed_run(algorithm: str, tmp_path: Path) -> None:
     given = {"algorithm": algorithm, "evaluation": {"every": 1, "test_last": 1, "personalised": {"steps": 3}}}
     serial = bits(run(tmp_path / "serial", norm_net(), **given))

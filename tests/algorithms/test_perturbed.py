@@ -59,6 +59,7 @@ def mlp() -> nn.Module:
 
 
 @pytest.mark.parametrize("algorithm", [FedSAM(rho=0.3), FedLESAM(rho=0.3)], ids=["fedsam", "fedlesam"])
+@pytest.mark.usefixtures("warm_workers")
 def test_engines_and_kernels_agree(algorithm, tmp_path) -> None:
     serial = trained(tmp_path / "serial", algorithm, mlp())
     processes = trained(tmp_path / "processes", algorithm, mlp(), "processes")

@@ -92,6 +92,7 @@ def run(out: Path, algorithm: Any, engine: str = "serial", **given: Any) -> Run:
 
 
 @pytest.mark.parametrize("name", ["median", {"name": "trimmed_mean", "trim": 0.25}, "krum"])
+@pytest.mark.usefixtures("warm_workers")
 def test_a_run_has_the_same_bits_in_processes(name: Any, tmp_path: Path) -> None:
     serial, processes = (run(tmp_path / engine, name, engine) for engine in ("serial", "processes"))
     for file in ("metrics.jsonl", "model.safetensors"):

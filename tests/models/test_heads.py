@@ -108,6 +108,7 @@ def federation() -> Federation:
 
 
 @pytest.mark.parametrize(("head", "step"), [("normalised", "lanes"), ("normalised", "exact"), ("etf", "exact")])
+@pytest.mark.usefixtures("warm_workers")
 def test_a_head_trains_with_the_same_bits_in_processes(head: str, step: str, tmp_path: Path) -> None:
     runs = [
         federate(

@@ -67,6 +67,7 @@ def test_one_sample_and_constant_features_have_no_penalty_and_finite_gradients()
 @pytest.mark.parametrize(
     "given", [(FedLMD(), FedAvg()), (FedDecorr(loss="wsm"), FedAvg()), (FedDecorr(), Moon())], ids=str
 )
+@pytest.mark.usefixtures("warm_workers")
 def test_engines_agree(given, tmp_path: Path) -> None:
     objective, algorithm = given
     random = np.random.default_rng(0)
